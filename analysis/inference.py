@@ -1,0 +1,158 @@
+"""Uncertainty from the monoid: a measure evaluated on merges that leave one block of prompts out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+
+from analysis.errors import BadDeclaration, TooFew
+from analysis.measure import Inputs, Measure, Values
+from analysis.result import Axis, Interval, Null, Reason, Result
+
+LEVEL = 0.95
+FEWEST_BLOCKS = 4
+SOFT_REASON = "every token uses every expert (k = E): there is no selection to count"
+
+
+def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]) -> Result:
+    """The measure's full answer: values, null, interval, caveats, counts.
+
+    `sides` holds one `Inputs` per side (one for an ordinary measure). Raises what the measure raises.
+    """
+    settled = measure.settle(knobs)
+    states = [state for side in sides for state in side.states.values()]
+    tokens, prompts = _tokens(sides), max((len(s.prompts) for s in states), default=0)
+    if measure.needs_selection and any(side.shape.soft for side in sides):
+        return _nothing_selected(measure, sides, tokens, prompts)
+    raw = _values(_call(measure.function, measure, sides, settled))
+    axes = raw.axes or tuple(_axis(name, sides[0]) for name in measure.axes)
+    if tuple(len(a.labels) for a in axes) != tuple(raw.values.shape):
+        raise BadDeclaration(f"{measure.name}: axes {[(a.name, len(a.labels)) for a in axes]}, values {tuple(raw.values.shape)}")
+    return Result(
+        measure=measure.name,
+        values=_numpy(raw.values),
+        axes=axes,
+        unit=measure.unit,
+        null=_null(measure, sides, settled),
+        interval=_interval(measure, sides, settled, raw.values),
+        caveats=tuple(c for c in (measure.caveat, *raw.caveats) if c),
+        facts=dict(raw.facts),
+        tokens=tokens,
+        prompts=prompts,
+    )
+
+
+def jackknife(
+    statistic: Callable[[int | None], Tensor], blocks: tuple[int, ...], *, plug_in: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Delete-one-block jackknife with Student t on B - 1 degrees of freedom.
+
+    Args:
+        statistic: The value without this block; `None` asks for the value of everything.
+        blocks: The blocks that hold data.
+        plug_in: Centre on the bias-corrected value (entropies and other plug-in estimates).
+
+    Returns:
+        Centre, low and high bound, in the statistic's unit.
+
+    Source:
+        Efron & Stein 1981; Student t for few blocks: Hinkley 1977.
+    """
+    full = statistic(None)
+    parts = torch.stack([statistic(block) for block in blocks])
+    count = len(blocks)
+    spread = parts - parts.mean(0)
+    se = ((count - 1) / count * (spread**2).sum(0)).sqrt()
+    centre = count * full - (count - 1) * parts.mean(0) if plug_in else full
+    half = float(student.ppf(0.5 + LEVEL / 2, count - 1)) * se
+    return centre, centre - half, centre + half
+
+
+def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Generator:
+    """A generator seeded by what is measured, so the same question draws the same null on any day."""
+    digest = hashlib.sha256(measure.name.encode())
+    for side in sides:
+        tensors = [t for s in side.states.values() for t in s.arrays.values()] + list(side.weights.values())
+        for tensor in tensors:
+            # Sorted, so that the order of experts, prompts and layers does not change the draw.
+            digest.update(np.sort(tensor.detach().double().cpu().numpy(), axis=None).tobytes())
+    return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "big") >> 1)
+
+
+def _call(function: Callable, measure: Measure, sides: tuple[Inputs, ...], keywords: Mapping[str, Any]) -> Any:
+    if measure.sides:
+        return function(*sides, **keywords)
+    return function(*(getattr(sides[0], name) for name in measure.reads), **keywords)
+
+
+def _values(raw: Tensor | Values) -> Values:
+    return raw if isinstance(raw, Values) else Values(raw)
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().to(torch.float64).cpu().numpy()
+
+
+def _tokens(sides: tuple[Inputs, ...]) -> int:
+    counts = [int(s["tokens"].sum()) for side in sides for s in side.states.values() if "tokens" in s.arrays]
+    return max(counts, default=0)
+
+
+def _axis(name: str, side: Inputs) -> Axis:
+    experts = tuple(f"E{e}" for e in range(side.shape.experts))
+    if name.removesuffix("_b") == "prompt":
+        prompts = next(iter(side.states.values())).prompts
+        return Axis(name, prompts.ids, prompts.categories)
+    labels = {"layer": side.shape.layers, "expert": experts}.get(name.removesuffix("_b"))
+    if labels is None:
+        raise BadDeclaration(f"axis {name!r} has no labels of its own: the measure must return `Values` with its axes")
+    return Axis(name, labels)
+
+
+def _null(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]) -> Null | Reason:
+    if measure.null is None:
+        return Reason(measure.null_reason or "no null is defined for this measure")
+    chance = _call(measure.null, measure, sides, {**knobs, "generator": content_generator(measure, sides)})
+    return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how)
+
+
+def _without(side: Inputs, block: int) -> Inputs:
+    return replace(side, states={name: state.without_block(block) for name, state in side.states.items()})
+
+
+def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Tensor) -> Interval | Reason:
+    if not measure.statistics:
+        return Reason("exact: reads weights only")
+    if measure.interval_reason:
+        return Reason(measure.interval_reason)
+    blocks = tuple(sorted({block for side in sides for state in side.states.values() for block in state.blocks}))
+    if len(blocks) < FEWEST_BLOCKS:
+        return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")
+
+    def value(block: int | None) -> Tensor:
+        if block is None:
+            return full
+        return _values(_call(measure.function, measure, tuple(_without(s, block) for s in sides), knobs)).values
+
+    try:
+        _, low, high = jackknife(value, blocks, plug_in=measure.plug_in)
+    except TooFew as error:
+        return Reason(f"not defined with a block of prompts left out: {error}")
+    how = f"delete-one-block jackknife over {len(blocks)} blocks of prompts, Student t"
+    return Interval(_numpy(low), _numpy(high), LEVEL, how + (", bias-corrected centre" if measure.plug_in else ""))
+
+
+def _nothing_selected(measure: Measure, sides: tuple[Inputs, ...], tokens: int, prompts: int) -> Result:
+    axes = tuple(_axis(name, sides[0]) for name in measure.axes)
+    values = np.full(tuple(len(a.labels) for a in axes), math.nan)
+    why = Reason(SOFT_REASON)
+    caveats = (f"NaN: {SOFT_REASON}", measure.caveat)
+    return Result(measure.name, values, axes, measure.unit, why, why, caveats, {}, tokens, prompts)

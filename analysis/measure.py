@@ -1,0 +1,242 @@
+"""A measure: a pure function from merged statistics and weights to values with named axes.
+
+    @measure(title="Expert load", question="...", unit="...", family="routing", source="...", axes=("layer", "expert"))
+    def expert_load(prompt_counts, *, relative: bool = True): ...
+
+    @expert_load.chance
+    def null(prompt_counts, *, relative, generator): ...
+
+Positional names are statistics or weight slots; keyword-only arguments are knobs (annotated `Literal`, `bool`, `int` or `float`, with a
+default). A measure of several checkpoints names its sides `a` and `b` and lists what it reads of each in `reads=`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from torch import Tensor
+
+from analysis.code import code_digest
+from analysis.errors import BadDeclaration, BadKnob, UnknownName
+from analysis.result import Axis
+from analysis.slots import SLOTS, Shape
+from analysis.statistic import State, statistics
+
+SIDES = ("a", "b")
+FAMILIES = ("routing", "router", "coupling", "function", "representation", "specialisation", "compare")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one checkpoint brings to a measure: its shape, the merged states and the weight slots the measure reads.
+
+    Attribute access by name: `a.prompt_counts`, `a.router_weight`.
+    """
+
+    shape: Shape
+    states: Mapping[str, State] = field(default_factory=dict)
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        found = self.__dict__["states"].get(name, self.__dict__["weights"].get(name))
+        if found is None:
+            raise AttributeError(name)
+        return found
+
+
+@dataclass(frozen=True)
+class Values:
+    """A measure's raw answer where a bare tensor is not enough: labels of its own, caveats, facts, or the reason of a NaN."""
+
+    values: Tensor
+    axes: tuple[Axis, ...] | None = None
+    caveats: tuple[str, ...] = ()
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A measure's null: mean and central 95 % band (broadcastable to its values) and how they were found."""
+
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+    how: str
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One keyword of a measure that a person may turn; no knob ever runs a model again."""
+
+    name: str
+    kind: Literal["choice", "bool", "int", "float"]
+    default: Any
+    choices: tuple[Any, ...] = ()
+
+    def check(self, value: Any) -> Any:
+        """The value in the knob's own type; raises `BadKnob`."""
+        wanted = {"bool": bool, "int": int, "float": float}.get(self.kind)
+        if self.kind == "choice" and value in self.choices:
+            return value
+        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if wanted and isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
+            return value
+        right = f"one of {list(self.choices)}" if self.kind == "choice" else f"a value of type {self.kind}"
+        raise BadKnob(f"knob {self.name!r} is {value!r}; it takes {right}")
+
+
+@dataclass
+class Measure:
+    """A registered measure and what it says of itself."""
+
+    name: str
+    function: Callable[..., Tensor | Values]
+    title: str
+    question: str
+    unit: str
+    family: str
+    source: str
+    axes: tuple[str, ...]
+    reads: tuple[str, ...]
+    sides: tuple[str, ...]
+    knobs: tuple[Knob, ...]
+    interval_reason: str | None
+    null_reason: str | None
+    needs_selection: bool
+    plug_in: bool
+    slow: bool
+    null: Callable[..., Chance] | None = None
+
+    def chance(self, function: Callable[..., Chance]) -> Callable[..., Chance]:
+        """Decorator: the pure function that says where chance lies. Same arguments as the measure, plus `generator`."""
+        self.null = function
+        return function
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the statistics it reads; empty for a measure of weights alone."""
+        return tuple(name for name in self.reads if name not in SLOTS)
+
+    @property
+    def caveat(self) -> str:
+        """How not to misread it: the `Caveat:` section of its docstring, as one line."""
+        return docstring_section(self.function, "Caveat")
+
+    @property
+    def code(self) -> str:
+        """Digest of the code behind its numbers: its file and those of the statistics it reads."""
+        modules = [inspect.getmodule(self.function)] + [inspect.getmodule(statistics()[s].function) for s in self.statistics]
+        return "-".join(code_digest(m)[:16] for m in modules if m)
+
+    def settle(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """All knobs with defaults filled in; raises `UnknownName` or `BadKnob`."""
+        known = {knob.name: knob for knob in self.knobs}
+        for name in knobs:
+            if name not in known:
+                raise UnknownName(f"measure {self.name!r} has no knob {name!r}; it has: {', '.join(known) or 'none'}")
+        return {name: knob.check(knobs.get(name, knob.default)) for name, knob in known.items()}
+
+
+def docstring_section(function: Callable, title: str) -> str:
+    """One section of a Google docstring as a single line; empty if it is not there."""
+    lines = (inspect.getdoc(function) or "").splitlines()
+    try:
+        start = next(i for i, line in enumerate(lines) if line.strip() == f"{title}:")
+    except StopIteration:
+        return ""
+    body = []
+    for line in lines[start + 1 :]:
+        if line.strip() and not line.startswith(" "):
+            break
+        body.append(line.strip())
+    return " ".join(body).strip()
+
+
+_REGISTRY: dict[str, Measure] = {}
+
+
+def measure(
+    *,
+    title: str,
+    question: str,
+    unit: str,
+    family: str,
+    source: str,
+    axes: tuple[str, ...],
+    reads: tuple[str, ...] = (),
+    interval: str | None = None,
+    null: str | None = None,
+    needs_selection: bool = False,
+    plug_in: bool = False,
+    slow: bool = False,
+) -> Callable[[Callable], Measure]:
+    """Register the decorated function as a measure under its own name.
+
+    `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft router.
+    `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short questions.
+    """
+
+    def register(function: Callable) -> Measure:
+        name, (inputs, knobs) = function.__name__, _signature(function)
+        sides = tuple(p for p in inputs if p in SIDES)
+        read = reads if sides else tuple(inputs)
+        _check(name, function, family, inputs, sides, read)
+        _REGISTRY[name] = Measure(
+            name, function, title, question, unit, family, source, axes, read, sides, knobs, interval, null, needs_selection, plug_in, slow
+        )
+        return _REGISTRY[name]
+
+    return register
+
+
+def _check(name: str, function: Callable, family: str, inputs: list[str], sides: tuple[str, ...], read: tuple[str, ...]) -> None:
+    if name in _REGISTRY and _REGISTRY[name].function.__module__ != function.__module__:
+        raise BadDeclaration(f"measure {name!r} is declared twice: {_REGISTRY[name].function.__module__}, {function.__module__}")
+    if family not in FAMILIES:
+        raise BadDeclaration(f"measure {name!r}: family {family!r}; the pages are {', '.join(FAMILIES)}")
+    if sides and (sides != SIDES or len(inputs) != len(sides)):
+        raise BadDeclaration(f"measure {name!r}: sides are the two positional arguments a, b; seen {inputs}")
+    known = set(statistics()) | set(SLOTS)
+    if unknown := [r for r in read if r not in known]:
+        raise BadDeclaration(f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}")
+
+
+def _signature(function: Callable) -> tuple[list[str], tuple[Knob, ...]]:
+    hints = typing.get_type_hints(function)
+    inputs, knobs = [], []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is not inspect.Parameter.KEYWORD_ONLY:
+            inputs.append(p.name)
+            continue
+        hint = hints[p.name]
+        if typing.get_origin(hint) is Literal:
+            knobs.append(Knob(p.name, "choice", p.default, typing.get_args(hint)))
+        elif hint in (bool, int, float):
+            knobs.append(Knob(p.name, hint.__name__, p.default))
+        else:
+            raise BadDeclaration(f"{function.__name__}: knob {p.name!r} is annotated {hint}; use Literal, bool, int or float")
+    return inputs, tuple(knobs)
+
+
+@cache
+def measures() -> dict[str, Measure]:
+    """All measures: whatever file lies in `analysis/measures`."""
+    package = importlib.import_module("analysis.measures")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(_REGISTRY)
+
+
+def get(name: str) -> Measure:
+    """The measure of this name; raises `UnknownName` with the known ones."""
+    if name not in measures():
+        raise UnknownName(f"no measure {name!r}; known: {', '.join(sorted(measures()))}")
+    return measures()[name]

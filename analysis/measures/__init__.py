@@ -1,0 +1,1 @@
+"""One file per measure; the file is its registration."""

@@ -1,0 +1,1 @@
+"""Coordinates for the eye, each with its trustworthiness."""

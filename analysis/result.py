@@ -1,0 +1,131 @@
+"""What a measure answers: values with named axes, unit, null, interval, caveats. Frozen, and honest as JSON.
+
+Non-finite numbers travel as the strings "NaN", "Infinity", "-Infinity": JSON has no word for them, and null would say "nothing was
+asked" where NaN says "asked, and undefined".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A named axis; `groups` (same length) sorts its labels, e.g. prompts into categories."""
+
+    name: str
+    labels: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Null:
+    """Where chance lies: mean and central 95 % band, each broadcastable to the values, and how it was drawn."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    how: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Uncertainty of the values, each bound of their shape."""
+
+    low: np.ndarray
+    high: np.ndarray
+    level: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a null or an interval is absent."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measure's answer. `tokens` and `prompts` count what it is made of (0 where it reads weights only).
+
+    `facts` are single numbers that belong to the answer (trustworthiness, pairs used, dead experts).
+    """
+
+    measure: str
+    values: np.ndarray
+    axes: tuple[Axis, ...]
+    unit: str
+    null: Null | Reason
+    interval: Interval | Reason
+    caveats: tuple[str, ...] = ()
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    tokens: int = 0
+    prompts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and strings, for `json.dumps`."""
+        null, interval = self.null, self.interval
+        return {
+            "measure": self.measure,
+            "values": _plain(self.values),
+            "axes": [{"name": a.name, "labels": list(a.labels)} | ({"groups": list(a.groups)} if a.groups else {}) for a in self.axes],
+            "unit": self.unit,
+            "null": {"reason": null.reason}
+            if isinstance(null, Reason)
+            else {"mean": _plain(null.mean), "low": _plain(null.low), "high": _plain(null.high), "how": null.how},
+            "interval": {"reason": interval.reason}
+            if isinstance(interval, Reason)
+            else {"low": _plain(interval.low), "high": _plain(interval.high), "level": interval.level, "how": interval.how},
+            "caveats": list(self.caveats),
+            "facts": {k: _plain(v) for k, v in self.facts.items()},
+            "tokens": self.tokens,
+            "prompts": self.prompts,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Result:
+        """The inverse of `to_json`, bit for bit."""
+        null, interval = data["null"], data["interval"]
+        return cls(
+            measure=data["measure"],
+            values=_array(data["values"]),
+            axes=tuple(Axis(a["name"], tuple(a["labels"]), tuple(a["groups"]) if "groups" in a else None) for a in data["axes"]),
+            unit=data["unit"],
+            null=Reason(null["reason"])
+            if "reason" in null
+            else Null(_array(null["mean"]), _array(null["low"]), _array(null["high"]), null["how"]),
+            interval=Reason(interval["reason"])
+            if "reason" in interval
+            else Interval(_array(interval["low"]), _array(interval["high"]), interval["level"], interval["how"]),
+            caveats=tuple(data["caveats"]),
+            facts={k: _number(v) for k, v in data["facts"].items()},
+            tokens=data["tokens"],
+            prompts=data["prompts"],
+        )
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return _plain(x.tolist())
+    if isinstance(x, list):
+        return [_plain(item) for item in x]
+    if isinstance(x, float | np.floating) and not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
+    return x.item() if isinstance(x, np.generic) else x
+
+
+def _number(x: Any) -> Any:
+    return float(x) if x in ("NaN", "Infinity", "-Infinity") else x
+
+
+def _array(x: Any) -> np.ndarray:
+    def numbers(item: Any) -> Any:
+        return [numbers(i) for i in item] if isinstance(item, list) else _number(item)
+
+    return np.asarray(numbers(x), dtype=np.float64)

@@ -1,0 +1,164 @@
+"""The named tensors that flow from a model into geometry: a closed list.
+
+An adapter fills them, a statistic sums over them, a measure may read the ones that are weights. Nothing here knows where a
+tensor came from: no path, no model class, no device choice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+BLOCKS = 8
+"""Prompts fall into this many blocks by a hash of their text; the delete-one-block jackknife runs over them."""
+
+PROMPT, GENERATED = 0, 1
+"""Roles of a token: it was given, or the model wrote it."""
+
+TOKEN_CLASSES = ("other", "first", "digit", "punctuation", "newline", "special")
+"""Surface classes of a token, in the order of their codes."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor's name, axes, unit and origin."""
+
+    name: str
+    axes: tuple[str, ...]
+    unit: str
+    origin: Literal["weights", "trace"]
+
+
+SLOTS: dict[str, Slot] = {
+    slot.name: slot
+    for slot in (
+        Slot("router_weight", ("layer", "expert", "model"), "weight units", "weights"),
+        Slot("router_bias", ("layer", "expert"), "score units; NaN where the router adds none", "weights"),
+        Slot("gate_weight", ("layer", "expert", "hidden", "model"), "weight units", "weights"),
+        Slot("up_weight", ("layer", "expert", "hidden", "model"), "weight units", "weights"),
+        Slot("down_weight", ("layer", "expert", "model", "hidden"), "weight units", "weights"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and labels of a model's routed part.
+
+    `layers` are the decoder indices of the MoE layers ("3", "4", ...), so a leading dense layer keeps the numbering honest.
+    `soft` says that every token uses every expert (k = E): there is no selection, and measures of selections are NaN.
+    """
+
+    layers: tuple[str, ...]
+    experts: int
+    top_k: int
+    model: int
+    hidden: int
+
+    @property
+    def soft(self) -> bool:
+        """True when every token is served by every expert."""
+        return self.top_k == self.experts
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts behind a batch or a state: identity and label, never text."""
+
+    ids: tuple[str, ...]
+    digests: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """What makes a prompt itself: its id and the digest of its text."""
+        return tuple(zip(self.ids, self.digests, strict=True))
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Block of each prompt, from its text alone, so a copy of a prompt falls into the same block."""
+        return tuple(int(digest[:8], 16) % BLOCKS for digest in self.digests)
+
+    def take(self, rows: list[int]) -> Prompts:
+        """The prompts at these positions, in this order."""
+        return Prompts(*(tuple(column[r] for r in rows) for column in (self.ids, self.digests, self.categories)))
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of a prompt's text, in hex: what blocks and keys are made of."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class TokenKeys:
+    """Who each captured token is. `prompt` indexes the batch's `Prompts`; padding never gets here.
+
+    `next` is the following token id of the same prompt or -1 at its end; `predicted` the model's argmax there;
+    `span` the character range [start, end) in the prompt's text, (-1, -1) for tokens the text does not hold.
+    """
+
+    prompt: Int[Tensor, " token"]
+    position: Int[Tensor, " token"]
+    role: Int[Tensor, " token"]
+    token: Int[Tensor, " token"]
+    next: Int[Tensor, " token"]
+    predicted: Int[Tensor, " token"]
+    token_class: Int[Tensor, " token"]
+    span: Int[Tensor, "token 2"]
+
+    def __len__(self) -> int:
+        return self.prompt.shape[0]
+
+
+@dataclass(frozen=True)
+class RouteBatch:
+    """All MoE layers' routing of one batch, read from the model and never ranked anew.
+
+    `indices` may name experts >= `shape.experts` (identity experts). `served` is False where capacity dropped the
+    selection or a skip expert took it. `margins` is the gap between the k-th and the next score, in the units the router ranks by
+    (bias included); NaN where k = E or the router hides its scores.
+    """
+
+    shape: Shape
+    prompts: Prompts
+    keys: TokenKeys
+    indices: Int[Tensor, "layer token k"]
+    weights: Float[Tensor, "layer token k"]
+    served: Bool[Tensor, "layer token k"]
+    margins: Float[Tensor, "layer token"]
+
+
+@dataclass(frozen=True)
+class LayerBatch:
+    """One MoE layer of one batch: what its router and its experts saw and gave.
+
+    `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are |f_e(x)| of each
+    served (token, slot), NaN where not served.
+    """
+
+    shape: Shape
+    prompts: Prompts
+    keys: TokenKeys
+    layer: int
+    router_input: Float[Tensor, "token model"]
+    expert_input: Float[Tensor, "token model"]
+    logits: Float[Tensor, "token expert"]
+    probabilities: Float[Tensor, "token expert"]
+    indices: Int[Tensor, "token k"]
+    weights: Float[Tensor, "token k"]
+    served: Bool[Tensor, "token k"]
+    margins: Float[Tensor, " token"]
+    output_norms: Float[Tensor, "token k"]
+
+
+def block_of_token(prompts: Prompts, keys: TokenKeys) -> Int[Tensor, " token"]:
+    """The block each token's prompt belongs to."""
+    return torch.tensor(prompts.blocks, dtype=torch.long, device=keys.prompt.device)[keys.prompt]

@@ -1,0 +1,1 @@
+"""One file per statistic; the file is its registration."""

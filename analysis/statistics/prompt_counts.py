@@ -1,0 +1,41 @@
+"""Per prompt, layer and expert: how often it was selected and served, and with how much weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from analysis.slots import RouteBatch
+from analysis.statistic import Spec, statistic
+
+
+@statistic(
+    needs=("routes",),
+    arrays={
+        "selected": Spec(("prompt", "layer", "expert"), torch.int64),
+        "served": Spec(("prompt", "layer", "expert"), torch.int64),
+        "weights": Spec(("prompt", "layer", "expert"), torch.float64),
+        "tokens": Spec(("prompt",), torch.int64),
+    },
+)
+def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
+    """Counts of (token, slot) pairs per prompt, layer and expert, and sums of combine weights.
+
+    Identity experts (index >= E) count nowhere. `tokens` counts each token once.
+    """
+    prompts, layers, experts = len(batch.prompts), len(batch.shape.layers), batch.shape.experts
+    cell = batch.keys.prompt[None, :, None] * layers + torch.arange(layers, device=batch.indices.device)[:, None, None]
+    real = batch.indices < experts
+    flat = (cell * experts + batch.indices)[real]
+    served = batch.served[real]
+
+    def total(values: Tensor) -> Tensor:
+        return torch.zeros(prompts * layers * experts, dtype=values.dtype, device=values.device).index_add_(0, flat, values)
+
+    size = (prompts, layers, experts)
+    return {
+        "selected": total(torch.ones_like(flat)).view(size),
+        "served": total(served.long()).view(size),
+        "weights": total(batch.weights[real].double() * served).view(size),
+        "tokens": torch.bincount(batch.keys.prompt, minlength=prompts),
+    }
