@@ -1,0 +1,34 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import chromium
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def tracked(root: Path) -> tuple[Path, ...]:
+    """Every file that git tracks (or would, if it were added), relative to the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    return tuple(Path(name) for name in sorted(set(listed.split("\0"))) if name and (root / name).is_file())
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> Path:
+    """The browser's executable, for Playwright's `executable_path`."""
+    found = chromium.find()
+    assert found, chromium.MISSING
+    return found
