@@ -1,0 +1,45 @@
+"""Prompt sets: what is asked of a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt. Its category is a label for grouping and never reaches the model."""
+
+    id: str
+    text: str
+    category: str
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Named prompts in order."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    shipped: bool
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over ids, texts and categories in order; the name is no part of it."""
+        digest = hashlib.sha256()
+        for prompt in self.prompts:
+            digest.update(json.dumps([prompt.id, prompt.text, prompt.category]).encode() + b"\n")
+        return digest.hexdigest()
+
+    @property
+    def characters(self) -> int:
+        """Length of all texts."""
+        return sum(len(p.text) for p in self.prompts)
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Prompts per category, in order of first sight."""
+        return dict(Counter(p.category for p in self.prompts))

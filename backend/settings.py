@@ -1,0 +1,70 @@
+"""Where things lie and how much may be used, read once from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend.errors import Refusal
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one backend process needs to know of its surroundings."""
+
+    data: Path = Path("data")
+    store: Path = Path(".moe-geometry")
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: str = "auto"
+    extra_roots: tuple[Path, ...] = ()
+    upload_cap: int = 64 * MEBIBYTE
+    memory_budget: int = 4096 * MEBIBYTE
+    hub_token: str | None = field(default=None, repr=False)
+
+    @property
+    def shipped_checkpoints(self) -> Path:
+        """The folder of RUN/step-NNNNN that comes with the repository."""
+        return self.data / "checkpoints"
+
+    @property
+    def checkpoint_roots(self) -> tuple[Path, ...]:
+        """Folders a checkpoint may be read from: the shipped ones and those named in MOE_GEOMETRY_ROOTS."""
+        return (self.shipped_checkpoints, *self.extra_roots)
+
+    @property
+    def shipped_prompts(self) -> Path:
+        """The folder of *.jsonl that comes with the repository."""
+        return self.data / "prompts"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Settings from MOE_GEOMETRY_* (and HF_TOKEN); raises `Refusal` naming a variable that is no number."""
+        env = os.environ if environment is None else environment
+
+        def integer(name: str, default: int) -> int:
+            text = env.get(name, "").strip()
+            if text and not text.isdecimal():
+                raise Refusal(f"{name} is {text!r}; it must be a whole number of zero or more.")
+            return int(text) if text else default
+
+        roots = tuple(Path(r).expanduser() for r in env.get("MOE_GEOMETRY_ROOTS", "").split(os.pathsep) if r.strip())
+        return cls(
+            data=Path(env.get("MOE_GEOMETRY_DATA") or cls.data),
+            store=Path(env.get("MOE_GEOMETRY_STORE") or cls.store).expanduser(),
+            host=env.get("MOE_GEOMETRY_HOST") or cls.host,
+            port=integer("MOE_GEOMETRY_PORT", cls.port),
+            device=env.get("MOE_GEOMETRY_DEVICE") or cls.device,
+            extra_roots=roots,
+            upload_cap=integer("MOE_GEOMETRY_UPLOAD_CAP", cls.upload_cap),
+            memory_budget=integer("MOE_GEOMETRY_MEMORY", _half_of_memory()),
+            hub_token=env.get("HF_TOKEN") or None,
+        )
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,91 @@
+"""One read-only SELECT of a user's own, under caps of rows and time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from backend.errors import Refusal
+from backend.store.database import Database
+
+ROWS = 10_000
+SECONDS = 10.0
+
+TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
+"""Functions a FROM may name. The others read files, settings or the catalogue of the machine, or run text as SQL."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a query; `truncated` says that there were more."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    truncated: bool
+    seconds: float
+
+
+def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
+    """The rows of one SELECT; raises `Refusal` with the reason for anything else."""
+    start = time.monotonic()
+    with database.cursor() as cursor:
+        _check(cursor, text)
+        # A SELECT may hide an INSERT in its WITH; the read-only transaction refuses that one.
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        alarm = threading.Timer(seconds, cursor.interrupt)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            cursor.execute(text)
+            columns = tuple(column[0] for column in cursor.description or ())
+            rows = cursor.fetchmany(ROWS + 1)
+        except duckdb.InterruptException as error:
+            raise Refusal(f"The query was stopped after {seconds:g} seconds; ask for less (LIMIT, WHERE, fewer joins).") from error
+        except duckdb.Error as error:
+            raise Refusal(_sentence(error)) from error
+        finally:
+            alarm.cancel()
+            alarm.join()
+            cursor.execute("ROLLBACK")
+    return Table(columns, tuple(rows[:ROWS]), len(rows) > ROWS, time.monotonic() - start)
+
+
+def _check(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
+    try:
+        statements = duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        raise Refusal(_sentence(error)) from error
+    if len(statements) != 1:
+        raise Refusal(f"Exactly one SELECT is served at a time; this text holds {len(statements)} statements.")
+    kind = statements[0].type.name
+    if kind != "SELECT":
+        raise Refusal(f"Only SELECT (or WITH ... SELECT) is served; this is {kind}.")
+    [[tree]] = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    for function in sorted(set(_table_functions(json.loads(tree)))):
+        if function not in TABLE_FUNCTIONS:
+            raise Refusal(
+                f"FROM {function}(...) is not served: functions that read files, settings or text as SQL are switched off; "
+                f"known: {', '.join(sorted(TABLE_FUNCTIONS))}.",
+                known=sorted(TABLE_FUNCTIONS),
+            )
+
+
+def _table_functions(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if node.get("type") == "TABLE_FUNCTION":
+            yield node["function"]["function_name"].lower()
+        for child in node.values():
+            yield from _table_functions(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _table_functions(child)
+
+
+def _sentence(error: duckdb.Error) -> str:
+    return f"The database refused the query: {str(error).splitlines()[0]}"

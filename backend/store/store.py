@@ -1,0 +1,245 @@
+"""What the backend remembers: states, answers, arrays, jobs, prompt sets, checkpoints.
+
+A file is on disk before its row is; so whatever the catalogue names exists, and a crash leaves at most a file nobody names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from analysis.result import Result
+from analysis.statistic import State
+from backend import wire
+from backend.prompts import PromptSet
+from backend.store import address, prompt_rows, query
+from backend.store.arrays import Arrays, Artifact
+from backend.store.database import Database, Writer
+from backend.store.rows import answer_names, answer_rows, signature_rows
+from backend.store.schema import SCHEMA
+
+
+class Answered(Protocol):
+    """What `put_answer` takes: anything with a result and its provenance."""
+
+    @property
+    def result(self) -> Result: ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+
+class Store:
+    """An opened store. Safe to use from many threads; one process at a time."""
+
+    schema = SCHEMA
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.arrays = Arrays(folder)
+        self._database = Database(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """Open or create; raises `StoreBusy` naming the process that holds it, `StoreNewer` for a later version's."""
+        return cls(folder)
+
+    def close(self) -> None:
+        """Give the file back, and the address with it."""
+        address.withdraw(self.folder)
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def announce(self, url: str) -> None:
+        """Write this process's address beside the store."""
+        address.announce(self.folder, url)
+
+    # States
+
+    def put_state(self, key: str, statistic: str, meta: Mapping[str, Any], state: State) -> str:
+        """Keep a state; `meta` says of what (checkpoint, fingerprint, prompts). Returns its file's digest."""
+        return self.put_state_file(key, statistic, meta, self.arrays.put_state(state))
+
+    def put_state_file(self, key: str, statistic: str, meta: Mapping[str, Any], artifact: Artifact) -> str:
+        """Keep a state that a worker has written already (`Arrays.put_state`)."""
+        state = self.arrays.get_state(artifact)
+        rows = signature_rows(key, state, meta) if state else None
+        with self._database.writing() as write:
+            _keep(write, artifact)
+            write.run(
+                "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)",
+                [key, statistic, json.dumps(dict(meta)), artifact.digest, _now()],
+            )
+            write.run("DELETE FROM signatures WHERE key = ?", [key])
+            if rows is not None:
+                write.append("signatures", rows)
+        return artifact.digest
+
+    def has_state(self, key: str) -> bool:
+        """Whether a state is kept under this key, without reading it."""
+        artifact = self._artifact("states", key)
+        return artifact is not None and (self.folder / artifact.path).is_file()
+
+    def get_state(self, key: str) -> State | None:
+        """The state, or None: never kept, or its file is gone or damaged."""
+        artifact = self._artifact("states", key)
+        return self.arrays.get_state(artifact) if artifact else None
+
+    # Answers
+
+    def put_answer(self, key: str, answer: Answered) -> str:
+        """Keep an answer, whole as a file and in long form as rows. Returns the file's digest."""
+        result, about = answer.result, answer.provenance
+        artifact = self.arrays.put_bytes(wire.to_arrow(result, about), "answer", ".arrow")
+        row = answer_names(key, result, about) | {"knobs": json.dumps(about.get("knobs", {})), "unit": result.unit}
+        row |= {"tokens": result.tokens, "provenance": json.dumps(dict(about)), "artifact": artifact.digest}
+        row |= {"created": about.get("created") or _now(), "device": about.get("device"), "seconds": about.get("seconds")}
+        rows = answer_rows(key, result, about)
+        with self._database.writing() as write:
+            _keep(write, artifact)
+            marks = ", ".join("?" for _ in row)
+            write.run(f"INSERT OR REPLACE INTO answers ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+            write.run("DELETE FROM answer_values WHERE key = ?", [key])
+            if rows is not None:
+                write.append("answer_values", rows)
+        return artifact.digest
+
+    def get_answer(self, key: str) -> wire.Told | None:
+        """The result with its provenance, or None."""
+        data = self.get_answer_bytes(key)
+        return None if data is None else wire.from_arrow(data)
+
+    def get_answer_bytes(self, key: str) -> bytes | None:
+        """The answer as the Arrow stream that clients get, or None."""
+        artifact = self._artifact("answers", key)
+        return self.arrays.get_bytes(artifact) if artifact else None
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What has been asked, newest first: key, measure, checkpoints, prompts, created."""
+        query = "SELECT key, measure, checkpoint, checkpoint_b, prompts, created FROM answers ORDER BY created DESC, key"
+        return [
+            {"key": key, "measure": measure, "checkpoints": [c for c in (a, b) if c], "prompts": prompts, "created": created}
+            for key, measure, a, b, prompts, created in self._database.rows(query)
+        ]
+
+    # Arrays
+
+    def put_array(self, array: np.ndarray) -> str:
+        """Keep an array; returns its digest."""
+        artifact = self.arrays.put_array(array)
+        with self._database.writing() as write:
+            _keep(write, artifact)
+        return artifact.digest
+
+    def get_array(self, digest: str) -> np.ndarray | None:
+        """The array, memory-mapped and read-only, or None."""
+        artifact = self._by_digest(digest)
+        return self.arrays.get_array(artifact) if artifact else None
+
+    def put_chunk(self, key: str, position: int, about: Mapping[str, Any], artifact: Artifact) -> None:
+        """Name a file as the chunk at this position of a long array (routing of many tokens)."""
+        with self._database.writing() as write:
+            _keep(write, artifact)
+            write.run(
+                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)", [key, position, artifact.digest, json.dumps(dict(about))]
+            )
+
+    def chunks(self, key: str) -> list[tuple[dict[str, Any], Artifact]]:
+        """The chunks of a long array in order, each with what was said about it."""
+        query = (
+            "SELECT c.about, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path FROM chunks c JOIN artifacts a ON a.digest = c.artifact "
+            "WHERE c.key = ? ORDER BY c.position"
+        )
+        return [(json.loads(about), _artifact(row)) for about, *row in self._database.rows(query, [key])]
+
+    # Jobs
+
+    def save_job(self, job: Mapping[str, Any]) -> None:
+        """Keep a job as it stands now."""
+        columns = ["id", "key", "measure", "state", "created", "started", "finished"]
+        with self._database.writing() as write:
+            row = [job.get(name) for name in columns]
+            write.run("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row, json.dumps(dict(job))])
+
+    def job(self, job_id: str) -> dict[str, Any] | None:
+        """A job by its id."""
+        rows = self._database.rows("SELECT about FROM jobs WHERE id = ?", [job_id])
+        return json.loads(rows[0][0]) if rows else None
+
+    def jobs(self, most: int = 200) -> list[dict[str, Any]]:
+        """The newest jobs first."""
+        return [json.loads(row[0]) for row in self._database.rows("SELECT about FROM jobs ORDER BY created DESC, id LIMIT ?", [most])]
+
+    # Prompt sets
+
+    def add_prompt_set(self, prompts: PromptSet) -> None:
+        """Keep an uploaded set; raises `Conflict` if the name is taken."""
+        with self._database.writing() as write:
+            prompt_rows.add(write, prompts, _now())
+
+    def prompt_set(self, name: str) -> PromptSet | None:
+        """An uploaded set by its name."""
+        return prompt_rows.read(self._database, name)
+
+    def prompt_sets(self) -> list[dict[str, Any]]:
+        """Uploaded sets by name: digest, counts, categories; no texts."""
+        return prompt_rows.summaries(self._database)
+
+    def delete_prompt_set(self, name: str) -> bool:
+        """Forget a set (its answers stay); False if there is none."""
+        with self._database.writing() as write:
+            return prompt_rows.delete(write, name)
+
+    # Checkpoints
+
+    def add_checkpoint(self, about: Mapping[str, Any]) -> None:
+        """Register a checkpoint under its `id`."""
+        row = [about["id"], about["source"], about.get("fingerprint"), json.dumps(dict(about)), _now()]
+        with self._database.writing() as write:
+            write.run("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)", row)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Registered checkpoints in the order they came."""
+        return [json.loads(row[0]) for row in self._database.rows("SELECT about FROM checkpoints ORDER BY created, id")]
+
+    def delete_checkpoint(self, checkpoint: str) -> bool:
+        """Forget a registered checkpoint (its answers stay); False if there is none."""
+        with self._database.writing() as write:
+            return bool(write.rows("DELETE FROM checkpoints WHERE id = ? RETURNING id", [checkpoint]))
+
+    def sql(self, text: str, seconds: float = query.SECONDS) -> query.Table:
+        """The rows of one read-only SELECT; raises `Refusal` for anything else."""
+        return query.select(self._database, text, seconds)
+
+    def _artifact(self, table: str, key: str) -> Artifact | None:
+        rows = self._database.rows(f"SELECT artifact FROM {table} WHERE key = ?", [key])
+        return self._by_digest(rows[0][0]) if rows else None
+
+    def _by_digest(self, digest: str) -> Artifact | None:
+        query = "SELECT digest, kind, dtype, shape, bytes, path FROM artifacts WHERE digest = ?"
+        rows = self._database.rows(query, [digest])
+        return _artifact(rows[0]) if rows else None
+
+
+def _artifact(row: Any) -> Artifact:
+    digest, kind, dtype, shape, size, path = row
+    return Artifact(digest, kind, dtype, tuple(shape), size, path)
+
+
+def _keep(write: Writer, artifact: Artifact) -> None:
+    row = [artifact.digest, artifact.kind, artifact.dtype, list(artifact.shape), artifact.bytes, artifact.path]
+    write.run("INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
