@@ -46,7 +46,9 @@ def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
             columns = tuple(column[0] for column in cursor.description or ())
             rows = cursor.fetchmany(ROWS + 1)
         except duckdb.InterruptException as error:
-            raise Refusal(f"The query was stopped after {seconds:g} seconds; ask for less (LIMIT, WHERE, fewer joins).") from error
+            raise Refusal(
+                f"The query was stopped after {seconds:g} seconds; ask for less (LIMIT, WHERE, fewer joins)."
+            ) from error
         except duckdb.Error as error:
             raise Refusal(_sentence(error)) from error
         finally:

@@ -27,7 +27,9 @@ def answer_rows(key: str, result: Result, provenance: Mapping[str, Any]) -> pa.T
     table = long_table(result)
     count = table.num_rows
     columns: dict[str, Any] = {name: _same(text, count) for name, text in answer_names(key, result, provenance).items()}
-    for position, (axis, labels) in enumerate(zip(result.axes, label_columns(result.axes, shape), strict=True), start=1):
+    for position, (axis, labels) in enumerate(
+        zip(result.axes, label_columns(result.axes, shape), strict=True), start=1
+    ):
         columns[f"axis{position}"] = _same(axis.name, count)
         columns[f"label{position}"] = labels
     return pa.table(columns | {name: table.column(name) for name in _BOUNDS})

@@ -90,6 +90,15 @@ class Store:
         artifact = self._artifact("states", key)
         return artifact is not None and (self.folder / artifact.path).is_file()
 
+    def state_files(self, keys: list[str]) -> dict[str, Artifact]:
+        """Where the states of these keys lie, those that are kept; one query, nothing read."""
+        query = (
+            "SELECT s.key, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path FROM states s JOIN artifacts a ON a.digest = s.artifact "
+            "WHERE s.key IN (SELECT unnest(?))"
+        )
+        found = {key: _artifact(row) for key, *row in self._database.rows(query, [keys])}
+        return {key: artifact for key, artifact in found.items() if (self.folder / artifact.path).is_file()}
+
     def get_state(self, key: str) -> State | None:
         """The state, or None: never kept, or its file is gone or damaged."""
         artifact = self._artifact("states", key)
@@ -103,7 +112,11 @@ class Store:
         artifact = self.arrays.put_bytes(wire.to_arrow(result, about), "answer", ".arrow")
         row = answer_names(key, result, about) | {"knobs": json.dumps(about.get("knobs", {})), "unit": result.unit}
         row |= {"tokens": result.tokens, "provenance": json.dumps(dict(about)), "artifact": artifact.digest}
-        row |= {"created": about.get("created") or _now(), "device": about.get("device"), "seconds": about.get("seconds")}
+        row |= {
+            "created": about.get("created") or _now(),
+            "device": about.get("device"),
+            "seconds": about.get("seconds"),
+        }
         rows = answer_rows(key, result, about)
         with self._database.writing() as write:
             _keep(write, artifact)
@@ -126,9 +139,17 @@ class Store:
 
     def answers(self) -> list[dict[str, Any]]:
         """What has been asked, newest first: key, measure, checkpoints, prompts, created."""
-        query = "SELECT key, measure, checkpoint, checkpoint_b, prompts, created FROM answers ORDER BY created DESC, key"
+        query = (
+            "SELECT key, measure, checkpoint, checkpoint_b, prompts, created FROM answers ORDER BY created DESC, key"
+        )
         return [
-            {"key": key, "measure": measure, "checkpoints": [c for c in (a, b) if c], "prompts": prompts, "created": created}
+            {
+                "key": key,
+                "measure": measure,
+                "checkpoints": [c for c in (a, b) if c],
+                "prompts": prompts,
+                "created": created,
+            }
             for key, measure, a, b, prompts, created in self._database.rows(query)
         ]
 
@@ -151,7 +172,8 @@ class Store:
         with self._database.writing() as write:
             _keep(write, artifact)
             write.run(
-                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)", [key, position, artifact.digest, json.dumps(dict(about))]
+                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)",
+                [key, position, artifact.digest, json.dumps(dict(about))],
             )
 
     def chunks(self, key: str) -> list[tuple[dict[str, Any], Artifact]]:
@@ -161,6 +183,13 @@ class Store:
             "WHERE c.key = ? ORDER BY c.position"
         )
         return [(json.loads(about), _artifact(row)) for about, *row in self._database.rows(query, [key])]
+
+    def chunk_keys(self, keys: list[str]) -> set[str]:
+        """Those of these keys under which a chunk is kept."""
+        return {
+            row[0]
+            for row in self._database.rows("SELECT DISTINCT key FROM chunks WHERE key IN (SELECT unnest(?))", [keys])
+        }
 
     # Jobs
 
@@ -178,7 +207,10 @@ class Store:
 
     def jobs(self, most: int = 200) -> list[dict[str, Any]]:
         """The newest jobs first."""
-        return [json.loads(row[0]) for row in self._database.rows("SELECT about FROM jobs ORDER BY created DESC, id LIMIT ?", [most])]
+        return [
+            json.loads(row[0])
+            for row in self._database.rows("SELECT about FROM jobs ORDER BY created DESC, id LIMIT ?", [most])
+        ]
 
     # Prompt sets
 

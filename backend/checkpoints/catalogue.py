@@ -1,0 +1,90 @@
+"""All checkpoints a client may name: those that lie under the roots and those registered in the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backend.checkpoints.digests import Digests
+from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.scan import scan, unique
+from backend.checkpoints.source import fetch, read_folder
+from backend.errors import Conflict, NotFound, Refusal
+from backend.settings import Settings
+
+if TYPE_CHECKING:
+    from backend.store import Store
+
+
+class Checkpoints:
+    """Lists, finds, registers. Reads headers, never weights (but to hash them)."""
+
+    def __init__(self, settings: Settings, store: Store):
+        self._settings = settings
+        self._store = store
+        self._digests = Digests(settings.store / "digests.json")
+
+    def list(self) -> list[Checkpoint]:
+        """Scanned ones by run and step, then registered ones; broken ones carry their `error`."""
+        scanned = scan(self._settings.checkpoint_roots, self._digests)
+        taken = {c.id for c in scanned}
+        return scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
+
+    def find(self, name: str) -> Checkpoint:
+        """The checkpoint of this id or source, its fingerprint known; raises `NotFound` with the known ids, `Refusal` if it is broken."""
+        every = self.list()
+        found = next((c for c in every if name in (c.id, c.source)), None) or self._at_path(name, every)
+        if found is None:
+            known = [c.id for c in every]
+            raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.", known=known)
+        if found.error:
+            raise Refusal(found.error)
+        return found if found.fingerprint else self._hashed(found)
+
+    def register(self, source: str, revision: str | None = None, name: str | None = None) -> Checkpoint:
+        """Keep a local folder or hub id under a name; raises `Refusal`, `Unavailable` or `Conflict`."""
+        found = fetch(source, self._settings, revision, self._digests)
+        every = self.list()
+        same = next((c for c in every if c.folder == found.folder and not c.error), None)
+        if same and name in (None, same.id):
+            return same
+        taken = {c.id for c in every}
+        if name in taken:
+            raise Conflict(f"There is a checkpoint {name!r} already; choose another name.")
+        found = replace(found, id=name or unique(found.id, taken), registered=True)
+        self._store.add_checkpoint(asdict(found))
+        return found
+
+    def delete(self, name: str) -> None:
+        """Forget a registered one; its files and answers stay. Raises `NotFound`, or `Conflict` for one that lies under a root."""
+        if self._store.delete_checkpoint(name):
+            return
+        known = [c.id for c in self.list()]
+        if name in known:
+            raise Conflict(
+                f"{name} lies in a folder that is read on every start, so it is not registered and cannot be deleted here."
+            )
+        raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.", known=known)
+
+    def _at_path(self, name: str, every: list[Checkpoint]) -> Checkpoint | None:
+        path = str(Path(name).expanduser().resolve())
+        return next((c for c in every if c.folder == path), None)
+
+    def _registered(self, kept: dict) -> Checkpoint:
+        """A registered one as its folder is now."""
+        was = Checkpoint(**kept)
+        try:
+            now = read_folder(Path(was.folder), self._roots(was), self._digests)
+        except (Refusal, OSError) as error:
+            return replace(was, error=str(error))
+        return replace(
+            now, id=was.id, source=was.source, revision=was.revision, run=was.run, step=was.step, registered=True
+        )
+
+    def _hashed(self, checkpoint: Checkpoint) -> Checkpoint:
+        now = read_folder(Path(checkpoint.folder), self._roots(checkpoint), self._digests, hash_all=True)
+        return replace(checkpoint, fingerprint=now.fingerprint, stamp=now.stamp)
+
+    def _roots(self, checkpoint: Checkpoint) -> tuple[Path, ...] | None:
+        return None if checkpoint.revision else self._settings.checkpoint_roots

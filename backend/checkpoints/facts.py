@@ -1,0 +1,130 @@
+"""What config and headers say of a model: architecture, experts, sizes, memory. Nothing is loaded, no code of the folder is run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backend.checkpoints.headers import BITS, TensorHeader, named
+from backend.errors import Refusal
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts", "n_experts")
+TOP_K = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "num_selected_experts",
+    "moe_topk",
+    "moe_top_k",
+    "top_k_experts",
+    "moe_k",
+    "top_k",
+)
+HIDDEN = (
+    "moe_intermediate_size",
+    "expert_ffn_hidden_size",
+    "expert_hidden_size",
+    "moe_ffn_hidden_size",
+    "intermediate_size",
+    "ffn_dim",
+)
+"""Names under which configs keep the number of routed experts, of experts per token, and an expert's width; the first found counts."""
+
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_MOST = 10_000_000
+_EXPERT_LAYER = re.compile(r"(?:layers|blocks|h)\.(\d+)\.(?:.*\.)?experts\.")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json; raises `Refusal` saying what the folder is, if it is no checkpoint."""
+    path = folder / "config.json"
+    if not path.is_file():
+        names = sorted(p.name for p in folder.iterdir())
+        raise Refusal(f"{folder} is no checkpoint: it has no config.json. It holds {named(names)}.")
+    if path.stat().st_size > _MOST:
+        raise Refusal(f"{path} has {path.stat().st_size:,} bytes; a config has at most {_MOST:,}.")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise Refusal(f"{path} is not JSON: {error}.") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise Refusal(f'{path} names no `model_type`; it must be an object such as {{"model_type": "olmoe", ...}}.')
+    return config
+
+
+def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: str) -> dict[str, Any]:
+    """The fields of `Checkpoint` that config and headers decide; raises `Refusal` for a model transformers does not know."""
+    config = _typed(raw, where)
+    text = config.get_text_config()
+    experts = _whole(text, EXPERTS)
+    dense = experts <= 1
+    parameters = sum(t.count for t in tensors.values())
+    stored = _stored_dtype(tensors)
+    width = _WIDTH.get(str(getattr(config, "dtype", None) or stored).removeprefix("torch."), 4)
+    layers = _whole(text, ("num_hidden_layers", "n_layer", "num_layers"))
+    top_k = 0 if dense else _whole(text, TOP_K)
+    return {
+        "architecture": raw["model_type"],
+        "router": raw.get("router") if raw["model_type"] == _lab_type() else None,
+        "dense": dense,
+        "layers": layers,
+        "moe_layers": 0 if dense else len(_expert_layers(tensors)) or layers,
+        "experts": 0 if dense else experts,
+        "top_k": top_k,
+        "soft": not dense and top_k == experts,
+        "model": _whole(text, ("hidden_size", "n_embd", "d_model")),
+        "hidden": _whole(text, HIDDEN),
+        "dtype": stored,
+        "parameters": parameters,
+        "memory_bytes": parameters * width,
+        "adapter": None if dense else "fused",
+    }
+
+
+def _typed(raw: Mapping[str, Any], where: str) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from analysis.lab.model import register
+
+    register()
+    kind = raw["model_type"]
+    if kind not in CONFIG_MAPPING:
+        remote = " It asks for code of its own (auto_map), which is never run." if raw.get("auto_map") else ""
+        raise Refusal(f"{where} is of type {kind!r}, which the installed transformers does not know.{remote}")
+    try:
+        return CONFIG_MAPPING[kind].from_dict({k: v for k, v in raw.items() if k != "auto_map"})
+    except Exception as error:  # transformers validates configs with many exception types
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise Refusal(f"{where} has a config that {kind} refuses: {first}") from error
+
+
+def _lab_type() -> str:
+    from analysis.lab.model import MODEL_TYPE
+
+    return MODEL_TYPE
+
+
+def _whole(config: Any, names: tuple[str, ...]) -> int:
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, list | tuple) and value:  # some families keep one number per layer
+            value = max(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return 0
+
+
+def _expert_layers(tensors: Mapping[str, TensorHeader]) -> set[str]:
+    return {found[1] for name in tensors if (found := _EXPERT_LAYER.search(name))}
+
+
+def _stored_dtype(tensors: Mapping[str, TensorHeader]) -> str:
+    bits = Counter[str]()
+    for tensor in tensors.values():
+        bits[tensor.dtype] += tensor.count * BITS[tensor.dtype]
+    [(most, _)] = bits.most_common(1)
+    return _DTYPES.get(most, most.lower())

@@ -1,0 +1,45 @@
+"""What a checkpoint is, without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Identity and sizes of one checkpoint. `error` is a sentence where the folder cannot be used; then the sizes are zero.
+
+    `folder` is where its files lie on this machine and `stamp` their sizes and times when they were read: a load that finds another stamp
+    refuses. `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
+    """
+
+    id: str
+    source: str
+    folder: str
+    run: str | None = None
+    step: int | None = None
+    revision: str | None = None
+    architecture: str | None = None
+    router: str | None = None
+    dense: bool = False
+    layers: int = 0
+    moe_layers: int = 0
+    experts: int = 0
+    top_k: int = 0
+    soft: bool = False
+    model: int = 0
+    hidden: int = 0
+    dtype: str | None = None
+    parameters: int = 0
+    memory_bytes: int = 0
+    fingerprint: str | None = None
+    adapter: str | None = None
+    verified: bool = False
+    registered: bool = False
+    error: str | None = None
+    stamp: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a client is told: everything but where the files lie and when they changed."""
+        return {name: value for name, value in asdict(self).items() if name not in ("folder", "stamp")}

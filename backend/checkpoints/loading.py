@@ -1,0 +1,70 @@
+"""From identity to a model in memory: safetensors alone, no code of the folder, and never with a weight made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.checkpoints.facts import read_config
+from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.source import current_stamp
+from backend.errors import Conflict, Refusal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
+    """The model in evaluation mode; raises `Refusal` if it cannot be loaded whole, `Conflict` if its files changed since it was read."""
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from analysis.lab.model import MODEL_TYPE, register
+
+    register()
+    _check_error(checkpoint)
+    folder = Path(checkpoint.folder)
+    writes = {MODEL_TYPE, *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+    kind = AutoModelForCausalLM if read_config(folder)["model_type"] in writes else AutoModel
+    try:
+        model, report = kind.from_pretrained(
+            folder,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            dtype="auto",
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        raise Refusal(f"transformers could not load {checkpoint.id}: {_first_line(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        # transformers fills what is missing with random numbers and a warning.
+        raise Refusal(
+            f"{checkpoint.id} lacks {len(missing)} tensors of its architecture, the first of them {missing[0]}."
+        )
+    if current_stamp(folder) != checkpoint.stamp:
+        raise Conflict(f"The files of {checkpoint.id} changed while it was asked about; ask again.")
+    return model.eval().to(device)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The tokenizer beside the weights; raises `Refusal` if there is none."""
+    from transformers import AutoTokenizer
+
+    _check_error(checkpoint)
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise Refusal(
+            f"{checkpoint.id} has no tokenizer that transformers can read ({_first_line(error)}); put tokenizer.json and "
+            "tokenizer_config.json beside its weights."
+        ) from error
+
+
+def _check_error(checkpoint: Checkpoint) -> None:
+    if checkpoint.error:
+        raise Refusal(checkpoint.error)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,92 @@
+"""The checkpoints that lie under the roots: RUN/step-NNNNN, or any folder with a model in it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from backend.checkpoints.digests import Digests
+from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.source import read_folder, run_and_step
+from backend.errors import Refusal
+
+_LOOKS_LIKE_A_MODEL = ("config.json", "*.safetensors", "pytorch_model*.bin", "*.pt")
+
+
+def scan(roots: tuple[Path, ...], digests: Digests | None = None) -> list[Checkpoint]:
+    """Every checkpoint, sorted by run and step; one that cannot be used is listed with its `error`."""
+    digests = digests or Digests()
+    found: dict[str, Checkpoint] = {}
+    for root in roots:
+        for folder in _folders(root):
+            checkpoint = _read(folder, _seen(folder), roots, digests)
+            taken = found.setdefault(checkpoint.id, checkpoint)
+            if taken is not checkpoint and taken.folder != checkpoint.folder:
+                name = unique(checkpoint.id, set(found))
+                found[name] = _renamed(checkpoint, name)
+    return sorted(found.values(), key=lambda c: (c.run or c.id, c.step or 0, c.id))
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """The name, or the first of name-2, name-3, ... that is free."""
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _folders(root: Path) -> list[Path]:
+    found = []
+    for child in _subfolders(root):
+        steps = [step for step in _subfolders(child) if run_and_step(step)[0] or _is_model(step)]
+        found += [child] if _is_model(child) else steps
+    return found
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return any(next(folder.glob(pattern), None) for pattern in _LOOKS_LIKE_A_MODEL)
+    except OSError:
+        return False
+
+
+def _seen(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """What the folder's files look like from outside: a change of any of them makes the folder be read again."""
+    found = []
+    for path in sorted(folder.glob("*")):
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _read(folder: Path, seen: tuple, roots: tuple[Path, ...], digests: Digests) -> Checkpoint:
+    try:
+        return read_folder(folder, roots, digests)
+    except (Refusal, OSError) as error:
+        run, step = run_and_step(folder)
+        return Checkpoint(
+            id=f"{run}/{folder.name}" if run else folder.name,
+            source=str(folder),
+            folder=str(folder.resolve()),
+            run=run,
+            step=step,
+            error=str(error),
+        )
+
+
+def _renamed(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    from dataclasses import replace
+
+    return replace(checkpoint, id=name)
