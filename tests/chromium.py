@@ -17,8 +17,9 @@ DOWNLOADED = ("chromium-*/chrome-linux*/chrome", "chromium-*/chrome-mac*/*.app/C
 # Chromium alone draws no letters on a machine without fonts.
 PACKAGES = ("chromium", "fonts-dejavu-core", "fonts-dejavu-extra")
 MISSING = (
-    "No Chromium found. Bring Chromium or Chrome with your package manager (Fedora: dnf install chromium; macOS: brew install "
-    "--cask chromium; Debian as root: make test installs it), run `.venv/bin/playwright install chromium`, or set CHROMIUM=/path/to/it."
+    "No Chromium found. Bring Chromium or Chrome with your package manager (Fedora: dnf install chromium; macOS: "
+    "brew install --cask chromium; Debian as root: make test installs it), run `.venv/bin/playwright install chromium` "
+    "or set CHROMIUM=/path/to/it."
 )
 
 

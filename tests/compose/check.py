@@ -19,7 +19,9 @@ PATIENCE_SECONDS = 240
 def call(url: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
     """Status and JSON (or the raw text of a page)."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json", "Accept": "application/json"})
+    request = urllib.request.Request(
+        url, data=data, headers={"Content-Type": "application/json", "Accept": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             status, text = reply.status, reply.read().decode()

@@ -82,7 +82,12 @@ def test_analysis_imports_only_arithmetic(root: Path) -> None:
 
 def test_no_product_code_imports_tests_or_data(root: Path) -> None:
     rooms = [file for room in ("analysis", "backend", "frontend") for file in (root / room).rglob("*.py")]
-    wrong = [f"{file}: {module}" for file in rooms for module, _ in imports(file) if module.split(".")[0] in ("tests", "data")]
+    wrong = [
+        f"{file}: {module}"
+        for file in rooms
+        for module, _ in imports(file)
+        if module.split(".")[0] in ("tests", "data")
+    ]
     assert not wrong, wrong
 
 

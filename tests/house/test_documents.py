@@ -67,7 +67,9 @@ def test_every_command_line_in_a_document_exists(root: Path, tracked: tuple[Path
     script = "import sys; from backend.cli import main; sys.argv = ['moe-geometry', *sys.argv[1:], '--help']; main()"
     environment = os.environ | {"NO_COLOR": "1", "TERM": "dumb"}
     for words in sorted(spoken):
-        done = subprocess.run([sys.executable, "-c", script, *words], cwd=root, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words], cwd=root, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, f"moe-geometry {' '.join(words)}: {done.stderr}"
 
 

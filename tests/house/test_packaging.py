@@ -79,9 +79,15 @@ def test_the_backend_extra_brings_torch_but_nothing_that_draws(root: Path) -> No
 
 
 def test_every_declared_requirement_is_pinned(root: Path) -> None:
-    pins = {canonical(line.split("==")[0]) for line in (root / "constraints.txt").read_text().splitlines() if "==" in line}
+    pins = {
+        canonical(line.split("==")[0]) for line in (root / "constraints.txt").read_text().splitlines() if "==" in line
+    }
     extras = declared(root)
-    asked = {canonical(Requirement(line).name) for extra in ("all", "dev", "backend", "frontend", "analysis") for line in extras[extra]}
+    asked = {
+        canonical(Requirement(line).name)
+        for extra in ("all", "dev", "backend", "frontend", "analysis")
+        for line in extras[extra]
+    }
     assert asked - {"moe-geometry"} <= pins
 
 

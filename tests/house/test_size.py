@@ -12,9 +12,11 @@ JUNK_DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc", "manager
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from `def` to the end, without the docstring: the text a reader calls up is not what makes a function long."""
+    """Lines from `def` to the end, without the docstring: text is not what makes a function long."""
     first = function.body[0]
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
     text = (first.end_lineno or 0) - first.lineno + 1 if is_text else 0
     return (function.end_lineno or 0) - function.lineno + 1 - text
 
