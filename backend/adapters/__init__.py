@@ -1,0 +1,98 @@
+"""From a loaded model to where its parts live: the generic adapter, and one small file per family that differs.
+
+A family's file lies in `backend/adapters/families` and defines `find(name, modules, label, top_k) -> MoeLayer | None`;
+being there is the whole registration, and it is asked before the generic adapter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from analysis.errors import NoExperts
+from analysis.slots import Shape
+from backend.adapters import fused
+from backend.adapters.anatomy import AdapterLies, Anatomy, Expert, MoeLayer, Unsupported
+
+__all__ = ["AdapterLies", "Anatomy", "Expert", "MoeLayer", "Unsupported", "adapt"]
+
+Find = Callable[[str, Mapping[str, nn.Module], str, int | None], MoeLayer | None]
+
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
+_INDEX = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)(?:\.|$)")
+
+
+def adapt(model: nn.Module) -> Anatomy:
+    """Where the experts of this model live; reads modules and shapes only, so it works on the meta device too.
+
+    Raises:
+        NoExperts: If the model is dense; the text names its type.
+        Unsupported: If it has experts in a layout that no adapter reads.
+    """
+    config: Any = model.config
+    text = config.get_text_config()
+    modules = dict(model.named_modules())
+    layers = [layer for name in modules if (layer := _layer(name, modules, text)) is not None]
+    kind = config.model_type
+    if not layers:
+        experts = next((n for key in EXPERT_KEYS if (n := getattr(text, key, 0))), 0)
+        if experts:
+            raise Unsupported(f"{kind} names {experts} experts in its config, but no adapter reads how it stores them")
+        raise NoExperts(f"{kind} is a dense model: it has no routed experts to measure")
+    return Anatomy(tuple(layers), _shape(layers, kind), kind)
+
+
+@cache
+def _finders() -> tuple[Find, ...]:
+    """The `find` of each file in `families`, then the generic one."""
+    package = importlib.import_module("backend.adapters.families")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return (*(importlib.import_module(f"{package.__name__}.{name}").find for name in names), fused.find)
+
+
+def _layer(name: str, modules: Mapping[str, nn.Module], config: Any) -> MoeLayer | None:
+    label = _label(name)
+    for find in _finders():
+        layer = find(name, modules, label, _top_k(name, modules, config))
+        if layer is not None:
+            return layer
+    return None
+
+
+def _label(name: str) -> str:
+    """Decoder index of a module, from its path; the path itself where it holds none."""
+    found = _INDEX.search(name)
+    return found.group(1) if found else name
+
+
+def _top_k(name: str, modules: Mapping[str, nn.Module], config: Any) -> int | None:
+    block = modules[name.rpartition(".")[0]]
+    routers = [getattr(block, router, None) for router in fused.ROUTER_NAMES]
+    for owner, key in [(o, "top_k") for o in (*routers, block)] + [(config, key) for key in TOP_K_KEYS]:
+        value = getattr(owner, key, None)
+        if isinstance(value, (list, tuple)):  # hunyuan may list it by layer
+            value = value[int(_label(name))]
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _shape(layers: list[MoeLayer], kind: str) -> Shape:
+    sizes = {(layer.size(), layer.top_k) for layer in layers}
+    if len(sizes) > 1:
+        seen = "; ".join(f"{e} experts, top {k}, width {d}, hidden {h}" for (e, d, h), k in sorted(sizes))
+        raise Unsupported(f"{kind} has MoE layers of different sizes ({seen}): one figure cannot hold them all")
+    (experts, model, hidden), top_k = sizes.pop()
+    if top_k > experts:
+        raise Unsupported(f"{kind} says top {top_k} of {experts} experts")
+    labels = [layer.label for layer in layers]
+    if len(set(labels)) < len(labels):  # two stacks (text and vision): the path tells them apart
+        labels = [layer.name for layer in layers]
+    return Shape(tuple(labels), experts, top_k, model, hidden)

@@ -1,0 +1,173 @@
+"""The generic adapter: experts fused in one module of 3-D parameters, as nearly every model of transformers 5 has them.
+
+`@use_experts_implementation` swaps the `forward` of the experts class, so hooks on the module see (x, indices, weights)
+under eager, batched_mm and grouped_mm alike, and stamps on the instance how its tensors lie.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from analysis.errors import GeometryError
+from backend.adapters.anatomy import Expert, MoeLayer, Unsupported
+
+ROUTER_NAMES = ("gate", "router")
+ROW_NAMES = ("gate", "layer", "classifier", "wg", "proj")
+SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
+DEQUANTISE = "load it with its quantisation config's dequantize=True"
+
+
+@dataclass(frozen=True, eq=False)
+class FusedLayer(MoeLayer):
+    """`gate_up_proj` (or `up_proj`) and `down_proj` with a leading expert axis, beside a router."""
+
+    def size(self) -> tuple[int, int, int]:
+        """Experts, model width, hidden width of one expert."""
+        experts, model, hidden = self._down().shape
+        return experts, model, hidden
+
+    def expert(self, index: int) -> Expert:
+        """One expert as views of the fused tensors."""
+        gate, up = self._first()
+        gate_bias, up_bias = self._first_bias()
+        down_bias = getattr(self.experts, "down_proj_bias", None)
+        pick = lambda t: None if t is None else t[index]  # noqa: E731
+        return Expert(
+            pick(gate), up[index], self._down()[index], self._phi, pick(gate_bias), pick(up_bias), pick(down_bias)
+        )
+
+    def weights(self, name: str) -> Tensor:
+        """A weight slot of this layer, without the layer axis."""
+        if name == "router_weight":
+            return self._router_weight()
+        if name == "router_bias":
+            return self._router_bias()
+        gate, up = self._first()
+        if name == "gate_weight" and gate is None:
+            raise GeometryError(f"the experts of {self.name} have no gate: there is no gate_weight to read")
+        found = {"gate_weight": gate, "up_weight": up, "down_weight": self._down()}[name]
+        assert found is not None
+        return found
+
+    def read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """The three arguments by position: their names differ between models."""
+        x, indices, weights = (*args, *kwargs.values())
+        return (
+            x.reshape(-1, x.shape[-1]),
+            indices.reshape(-1, indices.shape[-1]),
+            weights.reshape(-1, weights.shape[-1]),
+        )
+
+    def rows(self) -> nn.Module:
+        """The router itself, or the linear child that holds its rows (a norm may stand before it)."""
+        weight = getattr(self.router, "weight", None)
+        if isinstance(weight, Tensor) and weight.dim() == 2:
+            return self.router
+        linear = (getattr(self.router, name, None) for name in ROW_NAMES)
+        return next((child for child in linear if isinstance(child, nn.Linear)), self.router)
+
+    def _router_weight(self) -> Tensor:
+        weight, (experts, model, _) = getattr(self.rows(), "weight", None), self.size()
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            raise GeometryError(f"the router of {self.name} ({type(self.router).__name__}) has no rows, one an expert")
+        if weight.shape != (experts, model):
+            raise GeometryError(
+                f"the router of {self.name} has rows {tuple(weight.shape)} for {experts} experts of width {model}: "
+                "it also scores zero, skip or shared experts, or reads another space than they do"
+            )
+        return weight
+
+    def _router_bias(self) -> Tensor:
+        """What moves the ranking beside x: a selection bias, or the bias of the scores; NaN where there is neither."""
+        owners = (self.router, self.block, getattr(self.router, "moe_statics", None))
+        found = [getattr(o, n, None) for o in owners for n in SELECTION_BIASES] + [getattr(self.rows(), "bias", None)]
+        experts = self.size()[0]
+        for bias in found:
+            if isinstance(bias, Tensor) and bias.numel() == experts:
+                return bias.reshape(experts)
+        return torch.full((experts,), torch.nan)
+
+    def _down(self) -> Tensor:
+        down = self.experts.down_proj
+        assert isinstance(down, Tensor)
+        return down.transpose(1, 2) if self._transposed else down
+
+    def _first(self) -> tuple[Tensor | None, Tensor]:
+        fused = getattr(self.experts, "gate_up_proj", None)
+        if not isinstance(fused, Tensor):
+            up = self.experts.up_proj
+            assert isinstance(up, Tensor)
+            return None, up.transpose(1, 2) if self._transposed else up
+        return self._split(fused.transpose(1, 2) if self._transposed else fused)
+
+    def _first_bias(self) -> tuple[Tensor | None, Tensor | None]:
+        fused = getattr(self.experts, "gate_up_proj_bias", None)
+        return self._split(fused) if isinstance(fused, Tensor) else (None, getattr(self.experts, "up_proj_bias", None))
+
+    def _split(self, fused: Tensor) -> tuple[Tensor, Tensor]:
+        if self._concatenated:
+            gate, up = fused.chunk(2, dim=1)
+            return gate, up
+        return fused[:, ::2], fused[:, 1::2]
+
+    def _phi(self, gate: Tensor | None, up: Tensor) -> Tensor:
+        module: Any = self.experts
+        if gate is None:
+            return module.act_fn(up)
+        if not hasattr(type(module), "_apply_gate"):
+            return module.act_fn(gate) * up
+        fused = torch.cat([gate, up], -1) if self._concatenated else torch.stack([gate, up], -1).flatten(-2)
+        return type(module)._apply_gate(module, fused)
+
+    @property
+    def _transposed(self) -> bool:
+        return bool(getattr(self.experts, "is_transposed", False))
+
+    @property
+    def _concatenated(self) -> bool:
+        return bool(getattr(self.experts, "is_concatenated", True))
+
+
+def find(name: str, modules: Mapping[str, nn.Module], label: str, top_k: int | None) -> FusedLayer | None:
+    """The layer whose experts module is `modules[name]`, or None if that is no fused experts module beside a router.
+
+    Raises:
+        Unsupported: If it is one, but what it stores or how it is called cannot be read.
+    """
+    experts = modules[name]
+    if not is_fused(experts):
+        return None
+    block = modules[name.rpartition(".")[0]]
+    router = next((child for n in ROUTER_NAMES if isinstance(child := getattr(block, n, None), nn.Module)), None)
+    if router is None:  # experts without a router are picked by something else than the token (a data set, a task)
+        return None
+    _refuse(name, experts, top_k)
+    assert top_k is not None
+    return FusedLayer(label, name, experts, router, block, top_k)
+
+
+def is_fused(module: nn.Module) -> bool:
+    """Told by its parameters, not by its name: GraniteMoeSharedExperts are the routed ones."""
+    first = getattr(module, "gate_up_proj", getattr(module, "up_proj", None))
+    down = getattr(module, "down_proj", None)
+    return all(isinstance(t, nn.Parameter) and t.dim() == 3 for t in (first, down))
+
+
+def _refuse(name: str, experts: nn.Module, top_k: int | None) -> None:
+    kind, dtype = type(experts).__name__, getattr(experts, "down_proj").dtype  # noqa: B009
+    if not dtype.is_floating_point or dtype.itemsize < 2 or hasattr(experts, "down_proj_scale_inv"):
+        raise Unsupported(f"{name} ({kind}) stores its experts packed as {dtype}: {DEQUANTISE}")
+    if getattr(experts, "_is_expert_parallel", False):
+        raise Unsupported(f"{name} ({kind}) holds only its share of the experts: load without expert parallelism")
+    if getattr(experts, "has_post_expert_norm", False):
+        raise Unsupported(f"{name} ({kind}) normalises each expert's output: no adapter describes such an expert yet")
+    if len(inspect.signature(type(experts).forward).parameters) != 4:
+        raise Unsupported(f"{name} ({kind}) is not called with (x, indices, weights): its routing cannot be read there")
+    if top_k is None:
+        raise Unsupported(f"neither the router of {name} nor the config says how many experts a token gets")

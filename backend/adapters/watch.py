@@ -1,0 +1,145 @@
+"""What the MoE layers of one forward pass saw and did, read under hooks that change nothing and do not outlive it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
+
+
+@dataclass
+class Trace:
+    """One MoE layer of one pass, the wanted rows only; None where the model showed nothing.
+
+    `scores` is what the router ranked: the input of the very `topk` call whose indices the experts were given.
+    """
+
+    router_input: Tensor | None = None
+    logits: Tensor | None = None
+    scores: Tensor | None = None
+    expert_input: Tensor | None = None
+    indices: Tensor | None = None
+    weights: Tensor | None = None
+    output: Tensor | None = None
+
+
+class _TopkReader(TorchFunctionMode):
+    """Remembers the last `topk` of this thread; every call goes through unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: tuple[Tensor, Tensor] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func in (torch.topk, Tensor.topk):
+            self.last = (args[0] if args else kwargs["input"], out[1])
+        return out
+
+    def ranked(self, indices: Tensor) -> Tensor | None:
+        """The scores whose `topk` gave exactly these indices, or None if the last one did not."""
+        if self.last is None:
+            return None
+        (scores, found), self.last = self.last, None
+        same = found.shape == indices.shape and torch.equal(found.long(), indices.long())
+        return scores if same and scores.dim() == 2 else None
+
+
+@contextmanager
+def watch(anatomy: Anatomy, rows: Tensor, total: int, *, outputs: bool = False) -> Iterator[list[Trace]]:
+    """Record each MoE layer of the forward passes run inside by this thread; hooks are gone afterwards, error or not.
+
+    Args:
+        anatomy: Where the layers are.
+        rows: Which rows of the flattened [batch, sequence] to keep: those that are no padding.
+        total: How many rows the flattened batch has, so that a layer which sees others is noticed.
+        outputs: Keep what the experts modules return too.
+
+    Raises:
+        AdapterLies: In the pass, if a layer runs twice or sees other rows than the batch has.
+    """
+    traces = [Trace() for _ in anatomy.layers]
+    with ExitStack() as stack:
+        reader = stack.enter_context(_TopkReader())
+        recorder = _Recorder(reader, rows, total, threading.get_ident())
+        for layer, trace in zip(anatomy.layers, traces, strict=True):
+            for register, hook, options in recorder.hooks(layer, trace, outputs):
+                stack.callback(register(hook, **options).remove)
+        yield traces
+
+
+Registration = tuple[Callable[..., Any], Callable[..., None], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Makes the hooks of one pass. They copy the wanted rows at once, since a model may write over a tensor later."""
+
+    reader: _TopkReader
+    rows: Tensor
+    total: int
+    thread: int
+
+    def hooks(self, layer: MoeLayer, trace: Trace, outputs: bool) -> list[Registration]:
+        """What to register on which module. A foreign thread's pass through the same model leaves no trace."""
+
+        def router_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.mine():
+                trace.router_input = self.keep(args[0] if args else next(iter(kwargs.values())))
+
+        def router_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if self.mine():
+                trace.logits = self.scores(output[0] if isinstance(output, tuple) else output, layer)
+
+        def experts_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.mine():
+                self.read_call(layer, trace, args, kwargs)
+
+        def experts_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if self.mine():
+                trace.output = self.keep(output)
+
+        with_kwargs = {"with_kwargs": True}
+        # The router first, its linear child second: what stands between them (a norm) belongs to the router's input.
+        inputs = dict.fromkeys((layer.router, layer.rows()))
+        found: list[Registration] = [(m.register_forward_pre_hook, router_input, with_kwargs) for m in inputs]
+        found.append((layer.router.register_forward_hook, router_output, {}))
+        found.append((layer.experts.register_forward_pre_hook, experts_input, with_kwargs))
+        if outputs:
+            found.append((layer.experts.register_forward_hook, experts_output, {}))
+        return found
+
+    def mine(self) -> bool:
+        """True on the thread that watches."""
+        return threading.get_ident() == self.thread
+
+    def read_call(self, layer: MoeLayer, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep what the experts were called with, and the scores behind it."""
+        if trace.indices is not None:
+            raise AdapterLies(f"{layer.name} ran twice in one pass: its tokens cannot be told apart")
+        x, indices, weights = layer.read_call(args, kwargs)
+        if len(indices) != self.total:
+            raise AdapterLies(f"{layer.name} saw {len(indices)} tokens where the batch has {self.total}")
+        scores = self.reader.ranked(indices)
+        trace.scores = None if scores is None else self.scores(scores, layer)
+        trace.expert_input, trace.indices, trace.weights = self.keep(x), self.keep(indices), self.keep(weights)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """A copy of the wanted rows, on the device of `rows`."""
+        flat = tensor.detach().reshape(-1, tensor.shape[-1])
+        return flat.index_select(0, self.rows.to(flat.device)).to(self.rows.device)
+
+    def scores(self, tensor: Any, layer: MoeLayer) -> Tensor | None:
+        """Kept rows if this is one number for each token and expert, else None: the router hides its scores."""
+        if not isinstance(tensor, Tensor) or tensor.numel() != self.total * layer.size()[0]:
+            return None
+        return self.keep(tensor)

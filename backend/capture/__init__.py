@@ -1,0 +1,193 @@
+"""One pass of a model over prompts, as batches that statistics can read: routing is read, padding never counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from analysis.errors import GeometryError, TooFew, UnknownName
+from analysis.slots import LayerBatch, RouteBatch
+from backend.adapters.anatomy import Anatomy
+from backend.adapters.law import TOKENS, Verified, verify
+from backend.adapters.watch import Trace, watch
+from backend.capture.assemble import layer_batch, route_batch, routed_of
+from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, encode, keys_of, padded, prompts_of
+
+__all__ = ["NEEDS", "CaptureOptions", "Captured", "capture", "verified"]
+
+NEEDS = frozenset({"routes", "layers", "outputs"})
+LOGIT_BYTES = 2**30
+"""Logits of a batch over the whole vocabulary, in float32, stay below this; it bounds batches of large vocabularies."""
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How prompts become tokens. `generate` greedy tokens follow each prompt, which is cut at `max_tokens` before."""
+
+    generate: int = 0
+    chat_template: bool = False
+    max_tokens: int = 2048
+    batch_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no pass can have."""
+        if self.generate < 0 or self.max_tokens < 1 or self.batch_tokens < 1:
+            raise GeometryError(f"generate must be 0 or more, max_tokens and batch_tokens 1 or more; got {self}")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One micro-batch: routing of all layers, or None; the layers, or none; and sentences about what was left out."""
+
+    route: RouteBatch | None
+    layers: tuple[LayerBatch, ...]
+    notes: tuple[str, ...] = ()
+
+
+_LOCKS: WeakKeyDictionary[torch.nn.Module, threading.Lock] = WeakKeyDictionary()
+_LOCKS_LOCK = threading.Lock()
+_VERIFIED: WeakKeyDictionary[Anatomy, Verified] = WeakKeyDictionary()
+
+
+def capture(
+    model: Any,
+    anatomy: Anatomy,
+    tokenizer: Any,
+    prompts: Sequence[PromptLike],
+    options: CaptureOptions,
+    needs: frozenset[str],
+) -> Iterator[Captured]:
+    """Run the prompts and yield after each micro-batch, so that a caller can stop or do something else in between.
+
+    Hooks live within one forward pass and only on the thread that runs it; a second capture of the same model waits for
+    the pass, not for the capture. Generation is greedy, one prompt at a time, so that it does not depend on which
+    prompts share a batch; then one pass over prompt and continuation gives the routes of both. The first capture of an
+    anatomy holds it to the block law. A prompt without any token is listed among the first batch's prompts and owns no row.
+
+    Raises:
+        UnknownName: If `needs` names what no pass gives.
+        GeometryError: If the model is training, or cannot generate, or the tokenizer has no chat template.
+        TooFew: If there is no token in any prompt.
+        AdapterLies: If the model does other than the adapter says.
+    """
+    if unknown := set(needs) - NEEDS:
+        raise UnknownName(f"a capture cannot give {sorted(unknown)}; it gives {', '.join(sorted(NEEDS))}")
+    if model.training:
+        raise GeometryError(
+            "the model is in training mode, where routers may jitter or sample: call model.eval() first"
+        )
+    if options.generate and not hasattr(model, "generate"):
+        raise GeometryError(f"{type(model).__name__} has no language-model head, so it cannot generate")
+    encoded = [
+        encode(tokenizer, p, chat_template=options.chat_template, max_tokens=options.max_tokens) for p in prompts
+    ]
+    if not any(len(each) for each in encoded):
+        raise TooFew(f"none of the {len(encoded)} prompts has a token, so there is nothing to run")
+    return _Run(model, anatomy, tokenizer, options, needs).batches(encoded)
+
+
+def verified(anatomy: Anatomy) -> Verified | None:
+    """How well this anatomy kept the block law at its first capture; None before."""
+    return _VERIFIED.get(anatomy)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The fixed part of one capture."""
+
+    model: Any
+    anatomy: Anatomy
+    tokenizer: Any
+    options: CaptureOptions
+    needs: frozenset[str]
+
+    def batches(self, encoded: Sequence[Encoded]) -> Iterator[Captured]:
+        """One `Captured` for each micro-batch."""
+        full, empty = [e for e in encoded if len(e)], [e for e in encoded if not len(e)]
+        self._verify(full[0])
+        classes = TokenClasses(self.tokenizer)
+        for batch in batches(full, self._budget(), self.options.generate):
+            if self.options.generate:
+                batch = [self._continue(each) for each in batch]
+            yield self._captured([*batch, *empty], len(batch), classes)
+            empty = []
+
+    def _captured(self, batch: list[Encoded], full: int, classes: TokenClasses) -> Captured:
+        traces, predicted = self._pass(batch[:full])
+        tokens = prompts_of(batch), keys_of(batch, classes, predicted)
+        pairs = list(zip(self.anatomy.layers, traces, strict=True))
+        routed = [routed_of(layer, trace) for layer, trace in pairs]
+        route = route_batch(self.anatomy.shape, *tokens, routed) if "routes" in self.needs else None
+        layers: tuple[LayerBatch, ...] = ()
+        if self.needs & {"layers", "outputs"}:
+            outputs = "outputs" in self.needs
+            with torch.no_grad():
+                layers = tuple(
+                    layer_batch(self.anatomy, n, tokens, trace, routed[n], outputs=outputs)
+                    for n, trace in enumerate(traces)
+                )
+        return Captured(route, layers, _notes(batch, self.options))
+
+    @torch.no_grad()
+    def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:
+        device = self.model.device
+        ids, mask = (t.to(device) for t in padded(batch, self._pad()))
+        rows = mask.flatten().nonzero().squeeze(-1)
+        with _lock(self.model), watch(self.anatomy, rows, mask.numel()) as traces:
+            out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        logits = getattr(out, "logits", None)
+        if logits is None:  # a bare decoder predicts nothing
+            return traces, torch.full((len(rows),), -1, device=device)
+        return traces, logits.argmax(-1).flatten()[rows].to(device)
+
+    @torch.no_grad()
+    def _continue(self, each: Encoded) -> Encoded:
+        """Greedy tokens after the prompt, the end-of-text token included."""
+        ids = torch.tensor([each.ids], device=self.model.device)
+        out = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=self.options.generate,
+            do_sample=False,
+            num_beams=1,
+            pad_token_id=self._pad(),
+        )
+        return each.continued(out[0, ids.shape[1] :].tolist())
+
+    def _verify(self, first: Encoded) -> None:
+        if self.anatomy in _VERIFIED:
+            return
+        ids = torch.tensor(first.ids, device=self.model.device)
+        few = ids.repeat(TOKENS)[:TOKENS] if len(ids) < TOKENS else ids[:TOKENS]
+        with _lock(self.model):
+            _VERIFIED[self.anatomy] = verify(self.model, self.anatomy, few)
+
+    def _pad(self) -> int:
+        return self.tokenizer.pad_token_id or 0
+
+    def _budget(self) -> int:
+        vocabulary = getattr(self.model.config.get_text_config(), "vocab_size", 1)
+        return max(1, min(self.options.batch_tokens, LOGIT_BYTES // (4 * vocabulary)))
+
+
+def _lock(model: torch.nn.Module) -> threading.Lock:
+    with _LOCKS_LOCK:
+        return _LOCKS.setdefault(model, threading.Lock())
+
+
+def _notes(batch: Sequence[Encoded], options: CaptureOptions) -> tuple[str, ...]:
+    cut = [each for each in batch if each.cut]
+    empty = [each.prompt.id for each in batch if not len(each)]
+    notes = []
+    if cut:
+        names = ", ".join(f"{each.prompt.id} ({each.cut} left out)" for each in cut)
+        notes.append(f"{len(cut)} of {len(batch)} prompts cut at {options.max_tokens} tokens: {names}")
+    if empty:
+        notes.append(f"{len(empty)} of {len(batch)} prompts have no token and count for nothing: {', '.join(empty)}")
+    return tuple(notes)

@@ -1,0 +1,170 @@
+"""From prompts to token ids that know where they come from: span, role, class; and the order they are run in."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from analysis.errors import GeometryError
+from analysis.slots import GENERATED, PROMPT, TOKEN_CLASSES, Prompts, TokenKeys, text_digest
+
+NOWHERE = (-1, -1)
+"""Span of a token that the prompt's text does not hold: special, templated or generated."""
+
+
+class PromptLike(Protocol):
+    """What a capture reads of a prompt."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def text(self) -> str: ...  # noqa: D102
+    @property
+    def category(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as the model gets it. `given` tokens are the prompt's, the rest generated; `cut` were over the limit."""
+
+    prompt: PromptLike
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    given: int
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def continued(self, ids: Sequence[int]) -> Encoded:
+        """With these generated tokens behind it."""
+        return replace(self, ids=(*self.ids, *ids), spans=self.spans + (NOWHERE,) * len(ids))
+
+
+def encode(tokenizer: Any, prompt: PromptLike, *, chat_template: bool, max_tokens: int) -> Encoded:
+    """Token ids and their character spans in the prompt's own text.
+
+    Raises:
+        GeometryError: If a chat template is asked for and the tokenizer has none, or if it gives no offsets.
+    """
+    text, start = prompt.text, 0
+    if chat_template:
+        text = _templated(tokenizer, prompt.text)
+        start = text.find(prompt.text.strip())
+        start -= len(prompt.text) - len(prompt.text.lstrip())  # templates trim; spans count from the untrimmed text
+        start = start if prompt.text.strip() in text else len(text)
+    if not getattr(tokenizer, "is_fast", False):
+        raise GeometryError(
+            f"{type(tokenizer).__name__} gives no character offsets; a fast tokenizer (tokenizer.json) does"
+        )
+    found = tokenizer(
+        text,
+        add_special_tokens=not chat_template,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    ids, offsets = found["input_ids"], found["offset_mapping"]
+    spans = tuple(_span(a - start, b - start, len(prompt.text)) for a, b in offsets)
+    keep = min(len(ids), max_tokens)
+    return Encoded(prompt, tuple(ids[:keep]), spans[:keep], keep, len(ids) - keep)
+
+
+def batches(encoded: Sequence[Encoded], budget: int, extra: int) -> Iterator[list[Encoded]]:
+    """Prompts in order of length, cut so that a padded batch holds at most `budget` tokens (one prompt may exceed it).
+
+    `extra` is how many tokens each may grow by.
+    """
+    batch: list[Encoded] = []
+    for each in sorted(encoded, key=len):
+        if batch and (len(batch) + 1) * (len(each) + extra) > budget:
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def padded(batch: Sequence[Encoded], pad: int) -> tuple[Tensor, Tensor]:
+    """Ids and attention mask, padded on the right whatever the tokenizer prefers.
+
+    On that side causal attention never lets padding reach a token, with or without a mask, and positions count from 0.
+    """
+    longest = max(len(each) for each in batch)
+    ids = torch.full((len(batch), longest), pad)
+    mask = torch.zeros(len(batch), longest, dtype=torch.long)
+    for row, each in enumerate(batch):
+        ids[row, : len(each)] = torch.tensor(each.ids)
+        mask[row, : len(each)] = 1
+    return ids, mask
+
+
+def prompts_of(batch: Sequence[Encoded]) -> Prompts:
+    """Identity and label of the prompts, in the order the keys index."""
+    prompts = [each.prompt for each in batch]
+    return Prompts(
+        tuple(p.id for p in prompts), tuple(text_digest(p.text) for p in prompts), tuple(p.category for p in prompts)
+    )
+
+
+def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor) -> TokenKeys:
+    """Keys of all tokens, prompt after prompt: the order in which rows without padding are kept."""
+    device = predicted.device
+    column = lambda values: torch.tensor(values, dtype=torch.long, device=device)  # noqa: E731
+    return TokenKeys(
+        prompt=column([row for row, each in enumerate(batch) for _ in each.ids]),
+        position=column([position for each in batch for position in range(len(each))]),
+        role=column([PROMPT if n < each.given else GENERATED for each in batch for n in range(len(each))]),
+        token=column([token for each in batch for token in each.ids]),
+        next=column([token for each in batch for token in (*each.ids[1:], -1)[: len(each)]]),
+        predicted=predicted,
+        token_class=column([classes.code(t, n) for each in batch for n, t in enumerate(each.ids)]),
+        span=column([span for each in batch for span in each.spans]).reshape(-1, 2),
+    )
+
+
+class TokenClasses:
+    """Surface class of a token: the first of a prompt is `first` whatever it is; else what its own text is."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = set(tokenizer.all_special_ids)
+        self._codes: dict[int, int] = {}
+
+    def code(self, token: int, position: int) -> int:
+        """Index into `TOKEN_CLASSES`."""
+        if position == 0:
+            return TOKEN_CLASSES.index("first")
+        if token not in self._codes:
+            name = "special" if token in self._special else surface(self._tokenizer.decode([token]))
+            self._codes[token] = TOKEN_CLASSES.index(name)
+        return self._codes[token]
+
+
+def surface(text: str) -> str:
+    """Class of a piece of text: newline, digit, punctuation (symbols included) or other."""
+    bare = text.strip()
+    if not bare:
+        return "newline" if "\n" in text else "other"
+    if bare.isdigit():
+        return "digit"
+    marks = all(unicodedata.category(c)[0] in "PS" and c != "\ufffd" for c in bare)  # U+FFFD: half of a character
+    return "punctuation" if marks else "other"
+
+
+def _templated(tokenizer: Any, text: str) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise GeometryError(
+            f"this checkpoint's tokenizer ({type(tokenizer).__name__}) has no chat template; ask with chat_template off"
+        )
+    messages = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def _span(start: int, end: int, length: int) -> tuple[int, int]:
+    return (start, end) if 0 <= start < end <= length else NOWHERE
