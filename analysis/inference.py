@@ -13,8 +13,9 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor
 
+from analysis.alignment import aligned
 from analysis.errors import BadDeclaration, TooFew
-from analysis.measure import Inputs, Measure, Values
+from analysis.measure import Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
 
 LEVEL = 0.95
@@ -25,26 +26,40 @@ SOFT_REASON = "every token uses every expert (k = E): there is no selection to c
 def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]) -> Result:
     """The measure's full answer: values, null, interval, caveats, counts.
 
-    `sides` holds one `Inputs` per side (one for an ordinary measure). Raises what the measure raises.
+    Args:
+        measure: What to ask.
+        sides: One `Inputs` per side (one for an ordinary measure).
+        knobs: Any of the measure's knobs; the rest take their defaults.
+
+    Returns:
+        The result, in the measure's unit, prompts sorted by category.
+
+    Raises:
+        GeometryError: Whatever the measure refuses, and sides whose prompts cannot be matched.
+
+    Source:
+        Ours: the framework resamples, so that no measure can forget its interval.
     """
     settled = measure.settle(knobs)
+    sides, unmatched = aligned(sides)
     states = [state for side in sides for state in side.states.values()]
     tokens, prompts = _tokens(sides), max((len(s.prompts) for s in states), default=0)
     if measure.needs_selection and any(side.shape.soft for side in sides):
         return _nothing_selected(measure, sides, tokens, prompts)
     raw = _values(_call(measure.function, measure, sides, settled))
     axes = raw.axes or tuple(_axis(name, sides[0]) for name in measure.axes)
-    if tuple(len(a.labels) for a in axes) != tuple(raw.values.shape):
-        raise BadDeclaration(f"{measure.name}: axes {[(a.name, len(a.labels)) for a in axes]}, values {tuple(raw.values.shape)}")
+    if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
+        raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
+    null, found = _null(measure, sides, settled)
     return Result(
         measure=measure.name,
         values=_numpy(raw.values),
         axes=axes,
         unit=measure.unit,
-        null=_null(measure, sides, settled),
+        null=null,
         interval=_interval(measure, sides, settled, raw.values),
-        caveats=tuple(c for c in (measure.caveat, *raw.caveats) if c),
-        facts=dict(raw.facts),
+        caveats=tuple(c for c in (measure.caveat, *raw.caveats, *unmatched) if c),
+        facts={**raw.facts, **found},
         tokens=tokens,
         prompts=prompts,
     )
@@ -77,13 +92,21 @@ def jackknife(
 
 
 def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Generator:
-    """A generator seeded by what is measured, so the same question draws the same null on any day."""
+    """A generator seeded by what is measured, so the same question draws the same null on any day.
+
+    Returns:
+        A generator on the CPU; the order of experts, layers, prompts and shards does not change its seed.
+
+    Source:
+        Ours. Float sums are left out of the seed: their last digit depends on the order in which shards merged.
+    """
     digest = hashlib.sha256(measure.name.encode())
     for side in sides:
-        tensors = [t for s in side.states.values() for t in s.arrays.values()] + list(side.weights.values())
-        for tensor in tensors:
-            # Sorted, so that the order of experts, prompts and layers does not change the draw.
-            digest.update(np.sort(tensor.detach().double().cpu().numpy(), axis=None).tobytes())
+        counts = [a for s in side.states.values() for a in s.arrays.values() if not a.is_floating_point()]
+        for tensor in (*counts, *side.weights.values()):
+            numbers = tensor.detach().cpu()
+            digest.update(np.sort((numbers.double() if numbers.is_floating_point() else numbers).numpy(), axis=None))
+        digest.update(repr(sorted({key for s in side.states.values() for key in s.prompts.keys})).encode())
     return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "big") >> 1)
 
 
@@ -107,21 +130,27 @@ def _tokens(sides: tuple[Inputs, ...]) -> int:
 
 
 def _axis(name: str, side: Inputs) -> Axis:
-    experts = tuple(f"E{e}" for e in range(side.shape.experts))
-    if name.removesuffix("_b") == "prompt":
+    plain = name.removesuffix("_b")
+    if plain == "prompt" and side.states:
+        # All states of a side hold the same prompts in the same order: `aligned` has seen to it.
         prompts = next(iter(side.states.values())).prompts
         return Axis(name, prompts.ids, prompts.categories)
-    labels = {"layer": side.shape.layers, "expert": experts}.get(name.removesuffix("_b"))
+    experts = tuple(f"E{e}" for e in range(side.shape.experts))
+    labels = {"layer": side.shape.layers, "expert": experts}.get(plain)
     if labels is None:
         raise BadDeclaration(f"axis {name!r} has no labels of its own: the measure must return `Values` with its axes")
     return Axis(name, labels)
 
 
-def _null(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]) -> Null | Reason:
+def _null(
+    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]
+) -> tuple[Null | Reason, Mapping[str, float | str]]:
     if measure.null is None:
-        return Reason(measure.null_reason or "no null is defined for this measure")
+        return Reason(measure.null_reason or "no null is defined for this measure"), {}
     chance = _call(measure.null, measure, sides, {**knobs, "generator": content_generator(measure, sides)})
-    return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how)
+    if not isinstance(chance, Chance):
+        return chance, {}
+    return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how), chance.facts
 
 
 def _without(side: Inputs, block: int) -> Inputs:
@@ -147,7 +176,9 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     except TooFew as error:
         return Reason(f"not defined with a block of prompts left out: {error}")
     how = f"delete-one-block jackknife over {len(blocks)} blocks of prompts, Student t"
-    return Interval(_numpy(low), _numpy(high), LEVEL, how + (", bias-corrected centre" if measure.plug_in else ""))
+    how += ", bias-corrected centre" if measure.plug_in else ""
+    how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
+    return Interval(_numpy(low), _numpy(high), LEVEL, how)
 
 
 def _nothing_selected(measure: Measure, sides: tuple[Inputs, ...], tokens: int, prompts: int) -> Result:

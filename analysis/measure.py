@@ -6,8 +6,9 @@
     @expert_load.chance
     def null(prompt_counts, *, relative, generator): ...
 
-Positional names are statistics or weight slots; keyword-only arguments are knobs (annotated `Literal`, `bool`, `int` or `float`, with a
-default). A measure of several checkpoints names its sides `a` and `b` and lists what it reads of each in `reads=`.
+Positional names are statistics or weight slots; keyword-only arguments are knobs (annotated `Literal`, `bool`, `int`
+or `float`, with a default). A measure of several checkpoints names its sides `a` and `b` and lists what it reads of
+each in `reads=`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from analysis.code import code_digest
+from analysis.code import code_of
 from analysis.errors import BadDeclaration, BadKnob, UnknownName
-from analysis.result import Axis
+from analysis.result import Axis, Reason
 from analysis.slots import SLOTS, Shape
 from analysis.statistic import State, statistics
 
@@ -45,15 +46,16 @@ class Inputs:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
-        found = self.__dict__["states"].get(name, self.__dict__["weights"].get(name))
-        if found is None:
-            raise AttributeError(name)
-        return found
+        for kind in ("states", "weights"):
+            # Through __dict__: before unpickling has filled it, every attribute comes here.
+            if name in self.__dict__.get(kind, {}):
+                return self.__dict__[kind][name]
+        raise AttributeError(name)
 
 
 @dataclass(frozen=True)
 class Values:
-    """A measure's raw answer where a bare tensor is not enough: labels of its own, caveats, facts, or the reason of a NaN."""
+    """A measure's raw answer where a bare tensor is not enough: its own labels, caveats, facts, why there is a NaN."""
 
     values: Tensor
     axes: tuple[Axis, ...] | None = None
@@ -63,12 +65,16 @@ class Values:
 
 @dataclass(frozen=True)
 class Chance:
-    """A measure's null: mean and central 95 % band (broadcastable to its values) and how they were found."""
+    """A measure's null: mean and 95 % band (broadcastable to its values) and how they were found.
+
+    `facts` are single numbers that only the null can know, e.g. a permutation p; they join those of the answer.
+    """
 
     mean: Tensor
     low: Tensor
     high: Tensor
     how: str
+    facts: Mapping[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,21 @@ class Measure:
     needs_selection: bool
     plug_in: bool
     slow: bool
-    null: Callable[..., Chance] | None = None
+    slow_if: Mapping[str, Any] = field(default_factory=dict)
+    null: Callable[..., Chance | Reason] | None = None
 
-    def chance(self, function: Callable[..., Chance]) -> Callable[..., Chance]:
-        """Decorator: the pure function that says where chance lies. Same arguments as the measure, plus `generator`."""
+    def chance(self, function: Callable[..., Chance | Reason]) -> Callable[..., Chance | Reason]:
+        """Decorator: the pure function that says where chance lies. Same arguments as the measure, plus `generator`.
+
+        It may answer with a `Reason` where these knobs or this model leave chance undefined.
+        """
         self.null = function
         return function
+
+    def is_slow(self, knobs: Mapping[str, Any]) -> bool:
+        """True when, with these knobs, it does not belong in the lane of short questions."""
+        settled = self.settle(knobs)
+        return self.slow or any(settled[name] == value for name, value in self.slow_if.items())
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -132,9 +147,10 @@ class Measure:
 
     @property
     def code(self) -> str:
-        """Digest of the code behind its numbers: its file and those of the statistics it reads."""
-        modules = [inspect.getmodule(self.function)] + [inspect.getmodule(statistics()[s].function) for s in self.statistics]
-        return "-".join(code_digest(m)[:16] for m in modules if m)
+        """Digest of the code behind its numbers: its file, what that imports, its statistics, the resampling."""
+        functions = (self.function, *(statistics()[s].function for s in self.statistics))
+        modules = [module for function in functions if (module := inspect.getmodule(function))]
+        return code_of([*modules, importlib.import_module("analysis.inference")])
 
     def settle(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """All knobs with defaults filled in; raises `UnknownName` or `BadKnob`."""
@@ -177,11 +193,13 @@ def measure(
     needs_selection: bool = False,
     plug_in: bool = False,
     slow: bool = False,
+    slow_if: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable], Measure]:
     """Register the decorated function as a measure under its own name.
 
-    `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft router.
-    `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short questions.
+    `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft
+    router. `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short
+    questions; `slow_if` does so for these values of its knobs.
     """
 
     def register(function: Callable) -> Measure:
@@ -189,24 +207,50 @@ def measure(
         sides = tuple(p for p in inputs if p in SIDES)
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
+        if unknown := set(slow_if or {}) - {knob.name for knob in knobs}:
+            raise BadDeclaration(
+                f"measure {name!r}: slow_if names {sorted(unknown)}; its knobs: {[k.name for k in knobs]}"
+            )
         _REGISTRY[name] = Measure(
-            name, function, title, question, unit, family, source, axes, read, sides, knobs, interval, null, needs_selection, plug_in, slow
+            name,
+            function,
+            title,
+            question,
+            unit,
+            family,
+            source,
+            axes,
+            read,
+            sides,
+            knobs,
+            interval,
+            null,
+            needs_selection,
+            plug_in,
+            slow,
+            dict(slow_if or {}),
         )
         return _REGISTRY[name]
 
     return register
 
 
-def _check(name: str, function: Callable, family: str, inputs: list[str], sides: tuple[str, ...], read: tuple[str, ...]) -> None:
+def _check(
+    name: str, function: Callable, family: str, inputs: list[str], sides: tuple[str, ...], read: tuple[str, ...]
+) -> None:
     if name in _REGISTRY and _REGISTRY[name].function.__module__ != function.__module__:
-        raise BadDeclaration(f"measure {name!r} is declared twice: {_REGISTRY[name].function.__module__}, {function.__module__}")
+        raise BadDeclaration(
+            f"measure {name!r} is declared twice: {_REGISTRY[name].function.__module__}, {function.__module__}"
+        )
     if family not in FAMILIES:
         raise BadDeclaration(f"measure {name!r}: family {family!r}; the pages are {', '.join(FAMILIES)}")
     if sides and (sides != SIDES or len(inputs) != len(sides)):
         raise BadDeclaration(f"measure {name!r}: sides are the two positional arguments a, b; seen {inputs}")
     known = set(statistics()) | set(SLOTS)
     if unknown := [r for r in read if r not in known]:
-        raise BadDeclaration(f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}")
+        raise BadDeclaration(
+            f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}"
+        )
 
 
 def _signature(function: Callable) -> tuple[list[str], tuple[Knob, ...]]:
@@ -222,7 +266,9 @@ def _signature(function: Callable) -> tuple[list[str], tuple[Knob, ...]]:
         elif hint in (bool, int, float):
             knobs.append(Knob(p.name, hint.__name__, p.default))
         else:
-            raise BadDeclaration(f"{function.__name__}: knob {p.name!r} is annotated {hint}; use Literal, bool, int or float")
+            raise BadDeclaration(
+                f"{function.__name__}: knob {p.name!r} is annotated {hint}; use Literal, bool, int or float"
+            )
     return inputs, tuple(knobs)
 
 

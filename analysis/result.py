@@ -1,7 +1,7 @@
 """What a measure answers: values with named axes, unit, null, interval, caveats. Frozen, and honest as JSON.
 
-Non-finite numbers travel as the strings "NaN", "Infinity", "-Infinity": JSON has no word for them, and null would say "nothing was
-asked" where NaN says "asked, and undefined".
+Non-finite numbers travel as the strings "NaN", "Infinity", "-Infinity": JSON has no word for them, and null would say
+"nothing was asked" where NaN says "asked, and undefined".
 """
 
 from __future__ import annotations
@@ -74,14 +74,22 @@ class Result:
         return {
             "measure": self.measure,
             "values": _plain(self.values),
-            "axes": [{"name": a.name, "labels": list(a.labels)} | ({"groups": list(a.groups)} if a.groups else {}) for a in self.axes],
+            "axes": [
+                {"name": a.name, "labels": list(a.labels)} | ({"groups": list(a.groups)} if a.groups else {})
+                for a in self.axes
+            ],
             "unit": self.unit,
             "null": {"reason": null.reason}
             if isinstance(null, Reason)
             else {"mean": _plain(null.mean), "low": _plain(null.low), "high": _plain(null.high), "how": null.how},
             "interval": {"reason": interval.reason}
             if isinstance(interval, Reason)
-            else {"low": _plain(interval.low), "high": _plain(interval.high), "level": interval.level, "how": interval.how},
+            else {
+                "low": _plain(interval.low),
+                "high": _plain(interval.high),
+                "level": interval.level,
+                "how": interval.how,
+            },
             "caveats": list(self.caveats),
             "facts": {k: _plain(v) for k, v in self.facts.items()},
             "tokens": self.tokens,
@@ -95,7 +103,9 @@ class Result:
         return cls(
             measure=data["measure"],
             values=_array(data["values"]),
-            axes=tuple(Axis(a["name"], tuple(a["labels"]), tuple(a["groups"]) if "groups" in a else None) for a in data["axes"]),
+            axes=tuple(
+                Axis(a["name"], tuple(a["labels"]), tuple(a["groups"]) if "groups" in a else None) for a in data["axes"]
+            ),
             unit=data["unit"],
             null=Reason(null["reason"])
             if "reason" in null

@@ -1,7 +1,7 @@
 """The named tensors that flow from a model into geometry: a closed list.
 
-An adapter fills them, a statistic sums over them, a measure may read the ones that are weights. Nothing here knows where a
-tensor came from: no path, no model class, no device choice.
+An adapter fills them, a statistic sums over them, a measure may read the ones that are weights. Nothing here knows
+where a tensor came from: no path, no model class, no device choice.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ SLOTS: dict[str, Slot] = {
 class Shape:
     """Sizes and labels of a model's routed part.
 
-    `layers` are the decoder indices of the MoE layers ("3", "4", ...), so a leading dense layer keeps the numbering honest.
-    `soft` says that every token uses every expert (k = E): there is no selection, and measures of selections are NaN.
+    `layers` are the decoder indices of the MoE layers ("3", "4", ...), so a leading dense layer keeps the numbering
+    honest. `soft` says that every token uses every expert (k = E): there is no selection, and measures of selections
+    are NaN.
     """
 
     layers: tuple[str, ...]
@@ -123,8 +124,8 @@ class RouteBatch:
     """All MoE layers' routing of one batch, read from the model and never ranked anew.
 
     `indices` may name experts >= `shape.experts` (identity experts). `served` is False where capacity dropped the
-    selection or a skip expert took it. `margins` is the gap between the k-th and the next score, in the units the router ranks by
-    (bias included); NaN where k = E or the router hides its scores.
+    selection or a skip expert took it. `margins` is the gap between the k-th and the next score, in the units the
+    router ranks by (bias included); NaN where k = E or the router hides its scores.
     """
 
     shape: Shape
@@ -140,8 +141,8 @@ class RouteBatch:
 class LayerBatch:
     """One MoE layer of one batch: what its router and its experts saw and gave.
 
-    `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are |f_e(x)| of each
-    served (token, slot), NaN where not served.
+    `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are
+    |f_e(x)| of each served (token, slot), NaN where not served.
     """
 
     shape: Shape

@@ -1,7 +1,8 @@
 """A statistic: what is expensive, because it needs the model and the tokens.
 
-It is a commutative monoid. A file in `analysis/statistics` declares its arrays (axes, dtype, how they merge) and one function from a
-batch to those arrays; merging, resampling and byte counts follow from the declaration, so they are written once, here.
+It is a commutative monoid. A file in `analysis/statistics` declares its arrays (axes, dtype, how they merge) and one
+function from a batch to those arrays; merging, resampling and byte counts follow from the declaration, so they are
+written once, here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from analysis.errors import BadDeclaration, UnknownName
+from analysis.code import code_of
+from analysis.errors import BadDeclaration, NotComparable, UnknownName
 from analysis.slots import BLOCKS, LayerBatch, Prompts, RouteBatch, Shape
 
 NEEDS = ("routes", "layers", "outputs")
@@ -29,7 +31,8 @@ NEEDS = ("routes", "layers", "outputs")
 class Spec:
     """One array of a state: axis names (or fixed sizes), dtype, and how two of it merge.
 
-    The first axis may be "prompt" (rows keyed by prompt, merged by union) or "block" (rows keyed by the block of the prompt).
+    The first axis may be "prompt" (rows keyed by prompt, merged by union) or "block" (rows keyed by the block of the
+    prompt).
     """
 
     axes: tuple[str | int, ...]
@@ -38,7 +41,13 @@ class Spec:
 
     def size(self, shape: Shape, prompts: int) -> tuple[int, ...]:
         """Sizes of the axes for this model and number of prompts."""
-        known = {"prompt": prompts, "block": BLOCKS, "layer": len(shape.layers), "expert": shape.experts, "model": shape.model}
+        known = {
+            "prompt": prompts,
+            "block": BLOCKS,
+            "layer": len(shape.layers),
+            "expert": shape.experts,
+            "model": shape.model,
+        }
         return tuple(axis if isinstance(axis, int) else known[axis.removesuffix("_b")] for axis in self.axes)
 
 
@@ -75,9 +84,16 @@ class State:
         return self._resampled(keep, lambda array, spec: _blank_block(array, spec, block))
 
     def take(self, rows: list[int]) -> State:
-        """The state of these prompts only; refuses where an array is kept by block, since a block cannot be split."""
+        """The state of these prompts only, in this order; refuses to split what is kept by block."""
+
         def refuse(array: Tensor, spec: Spec) -> Tensor:
-            raise BadDeclaration(f"{self.statistic} keeps block sums; single prompts cannot be taken out of it")
+            if sorted(rows) == list(range(len(self.prompts))):
+                return array
+            raise NotComparable(
+                f"{self.statistic} keeps sums over blocks, so {len(rows)} of its {len(self.prompts)} prompts "
+                "cannot be taken out of it; ask with the same prompts on every side"
+            )
+
         return self._resampled(rows, refuse)
 
     def _resampled(self, rows: list[int], other: Callable[[Tensor, Spec], Tensor]) -> State:
@@ -117,6 +133,8 @@ class Statistic:
 
     def merge(self, a: State, b: State) -> State:
         """Both together, in any order: prompt rows by union, the rest by sum or maximum."""
+        if a.shape != b.shape or {a.statistic, b.statistic} != {self.name}:
+            raise NotComparable(f"{self.name}: cannot merge {a.statistic} of {a.shape} with {b.statistic} of {b.shape}")
         prompts, rows_a, rows_b = _union(a.prompts, b.prompts)
         arrays = {}
         for name, spec in self.arrays.items():
@@ -133,8 +151,9 @@ class Statistic:
 
     @property
     def code(self) -> str:
-        """Source text that decides the numbers, for the key of stored states."""
-        return inspect.getsource(inspect.getmodule(self.function) or self.function)
+        """Digest of the code that decides its numbers, for the key of stored states; blind to docstrings."""
+        module = inspect.getmodule(self.function)
+        return code_of([module] if module else [])
 
 
 _REGISTRY: dict[str, Statistic] = {}
@@ -146,7 +165,9 @@ def statistic(*, needs: tuple[str, ...], arrays: Mapping[str, Spec]) -> Callable
     def register(function: Callable) -> Statistic:
         name = function.__name__
         if name in _REGISTRY and _REGISTRY[name].function.__module__ != function.__module__:
-            raise BadDeclaration(f"statistic {name!r} is declared twice: {_REGISTRY[name].function.__module__}, {function.__module__}")
+            raise BadDeclaration(
+                f"statistic {name!r} is declared twice: {_REGISTRY[name].function.__module__}, {function.__module__}"
+            )
         if unknown := set(needs) - set(NEEDS):
             raise BadDeclaration(f"statistic {name!r} needs {sorted(unknown)}; a pass can give {list(NEEDS)}")
         _REGISTRY[name] = Statistic(name, function, frozenset(needs), dict(arrays))

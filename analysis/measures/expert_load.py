@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from scipy.stats import binom
 
-from analysis.measure import Chance, measure
+from analysis.loads import idle, layer_counts, relative
+from analysis.measure import Chance, Values, measure
+from analysis.result import Reason
 from analysis.statistic import State
 
 
@@ -20,7 +22,7 @@ from analysis.statistic import State
     axes=("layer", "expert"),
     needs_selection=True,
 )
-def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Tensor:
+def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Values:
     """The share of (token, slot) pairs an expert receives, relative to an equal share.
 
     `n_e / (k T / E)` with `n_e` the selections of expert e over the T tokens.
@@ -32,18 +34,28 @@ def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = 
         Wang et al. 2024, arXiv 2408.15664.
 
     Caveat:
-        Tokens of one prompt are alike, so the floor of independent tokens is narrower than what prompts scatter; the interval is over
-        blocks of prompts.
+        Tokens of one prompt are alike, so the floor of independent tokens is narrower than what prompts scatter; the
+        interval is over blocks of prompts.
     """
-    counts = prompt_counts[count].sum(0).double()
-    return counts / counts.mean(-1, keepdim=True)
+    counts = layer_counts(prompt_counts, count)
+    facts, caveats = idle(counts)
+    return Values(relative(counts), facts=facts, caveats=caveats)
 
 
 @expert_load.chance
-def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Chance:
-    """Uniform routing of k distinct experts per token: a hypergeometric share, close to normal at these counts."""
+def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Chance | Reason:
+    """Uniform routing of k distinct experts per token: each expert's count is binomial.
+
+    Returns:
+        Load over uniform, the same band for every expert.
+
+    Source:
+        Ours: the count of one expert over T independent tokens is Binomial(T, k/E), exactly.
+    """
     tokens = int(prompt_counts["tokens"].sum())
+    if not tokens:
+        return Reason("no token was routed")
     share = prompt_counts.shape.top_k / prompt_counts.shape.experts
-    sd = ((1 - share) / (share * tokens)) ** 0.5
-    mean = torch.ones(())
-    return Chance(mean, mean - 1.96 * sd, mean + 1.96 * sd, f"uniform routing of {tokens} independent tokens, binomial per expert")
+    low, high = (torch.tensor(binom.ppf(q, tokens, share) / (tokens * share)) for q in (0.025, 0.975))
+    how = f"uniform routing of {tokens} independent tokens, binomial per expert"
+    return Chance(torch.ones((), dtype=torch.float64), low, high, how)

@@ -30,7 +30,9 @@ def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
     served = batch.served[real]
 
     def total(values: Tensor) -> Tensor:
-        return torch.zeros(prompts * layers * experts, dtype=values.dtype, device=values.device).index_add_(0, flat, values)
+        return torch.zeros(prompts * layers * experts, dtype=values.dtype, device=values.device).index_add_(
+            0, flat, values
+        )
 
     size = (prompts, layers, experts)
     return {

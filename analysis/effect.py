@@ -1,0 +1,106 @@
+"""The effect of a label on a likeness: within and across groups, their distance, and what shuffled labels give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from analysis.errors import TooFew
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pairs of one kind: how many, their mean and their standard deviation (n - 1); one entry per layer."""
+
+    count: Float[Tensor, "*case"]
+    mean: Float[Tensor, "*case"]
+    sd: Float[Tensor, "*case"]
+
+
+def cohens_d(within: Group, across: Group) -> Float[Tensor, "*case"]:
+    """Distance of two means in pooled standard deviations, each variance weighted by its n - 1.
+
+    Returns:
+        0 for no effect, positive if `within` is larger; NaN where a group has fewer than two pairs.
+
+    Source:
+        Cohen 1988; this pooling, and no other, gives the 1.44 of Avinash 2026, arXiv 2603.11114.
+    """
+    freedom = within.count + across.count - 2
+    pooled = ((within.count - 1) * within.sd**2 + (across.count - 1) * across.sd**2) / freedom
+    enough = (within.count > 1) & (across.count > 1)
+    return torch.where(enough, (within.mean - across.mean) / pooled.sqrt(), torch.nan)
+
+
+def within_and_across(
+    cosines: Float[Tensor, "layer prompt prompt"],
+    pairs: Bool[Tensor, "prompt prompt"],
+    labels: Int[Tensor, "draw prompt"],
+) -> tuple[Group, Group]:
+    """Pairs of equal and of different labels, for many labellings at once.
+
+    Three matrix products per layer serve all labellings: over pairs of equal label, the sum of anything is `sum_c y_c'
+    S y_c` with y_c the indicator of label c.
+
+    Args:
+        cosines: Likeness of prompts per layer; NaN pairs are left out of their layer.
+        pairs: Which pairs count, each once.
+        labels: One labelling per row.
+
+    Returns:
+        Within and across, each draw by layer, in the unit of the likeness.
+
+    Source:
+        Avinash 2026, arXiv 2603.11114 (within and across); the batched form is ours.
+    """
+    used = pairs & ~cosines.isnan()
+    s = torch.where(used, cosines, torch.zeros(()).double())
+    moments = torch.stack([used.double(), s, s**2])
+    indicator = torch.nn.functional.one_hot(labels).double()
+    draws, prompts, classes = indicator.shape
+    flat = indicator.permute(1, 0, 2).reshape(prompts, draws * classes)
+    equal = ((moments @ flat) * flat).sum(-2).unflatten(-1, (draws, classes)).sum(-1).movedim(-1, 1)
+    return _group(equal), _group(moments.sum((-1, -2))[:, None] - equal)
+
+
+def shuffled(labels: Int[Tensor, " prompt"], draws: int, generator: torch.Generator) -> Int[Tensor, "draw prompt"]:
+    """Labellings that keep the size of each group and nothing else.
+
+    Returns:
+        One random order of the labels per row.
+
+    Source:
+        Fisher 1935: permutation of labels.
+    """
+    return labels[torch.rand(draws, len(labels), generator=generator).argsort(-1)]
+
+
+def label_codes(categories: tuple[str, ...]) -> Int[Tensor, " prompt"]:
+    """Categories as numbers.
+
+    Returns:
+        0 to the number of categories - 1, in alphabetical order.
+
+    Raises:
+        TooFew: If there are not two categories, or no category has two prompts.
+
+    Source:
+        Ours: without both kinds of pair there is no effect to speak of.
+    """
+    names = sorted(set(categories))
+    if len(names) < 2 or len(categories) == len(names):
+        raise TooFew(
+            f"{len(categories)} prompts in {len(names)} categories ({', '.join(names) or 'none'}): "
+            "within against across needs two categories, and two prompts in one of them"
+        )
+    return torch.tensor([names.index(c) for c in categories])
+
+
+def _group(moments: Float[Tensor, "moment draw layer"]) -> Group:
+    count, total, squares = moments
+    mean = total / count
+    variance = (squares / count - mean**2).clamp(min=0) * count / (count - 1)
+    return Group(count, mean, torch.where(count > 1, variance.sqrt(), torch.nan))

@@ -1,0 +1,97 @@
+"""Loads of experts and how uneven they are: the formulas, apart from where the counts come from."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from analysis.statistic import State
+
+NO_TOKENS = "NaN: no token was routed in this layer."
+
+
+def relative(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "... expert"]:
+    """Each expert's count over an equal share.
+
+    Returns:
+        0 to E, 1 is an equal share; NaN where nothing was counted at all.
+
+    Source:
+        Wang et al. 2024, arXiv 2408.15664 (Load_i over its mean).
+    """
+    return counts.double() / counts.double().mean(-1, keepdim=True)
+
+
+def violation(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "*case"]:
+    """MaxVio: how far the busiest expert lies above an equal share.
+
+    Returns:
+        0 (balanced) to E/k - 1 (the same k experts every time); NaN where nothing was counted.
+
+    Source:
+        Wang et al. 2024, arXiv 2408.15664: (max Load - mean Load) / mean Load.
+    """
+    return relative(counts).amax(-1) - 1
+
+
+def evenness(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "*case"]:
+    """Entropy of the shares, over that of equal shares.
+
+    Returns:
+        0 (one expert does everything) to 1 (balanced); NaN where nothing was counted.
+
+    Source:
+        Shannon 1948, normalised by ln E.
+    """
+    share = counts.double() / counts.double().sum(-1, keepdim=True)
+    return torch.special.entr(share).sum(-1) / math.log(counts.shape[-1])
+
+
+def layer_counts(prompt_counts: State, count: str) -> Shaped[Tensor, "layer expert"]:
+    """Counts (or weights) of all prompts together.
+
+    Returns:
+        (Token, slot) pairs per layer and expert, or sums of combine weights for `weights`.
+
+    Source:
+        Ours: counts add over prompts.
+    """
+    return prompt_counts[count].sum(0)
+
+
+def idle(counts: Shaped[Tensor, "layer expert"]) -> tuple[dict[str, float | str], tuple[str, ...]]:
+    """What to say of experts without tokens.
+
+    Returns:
+        The fact `dead experts` (over all layers), and a caveat if a whole layer saw nothing.
+
+    Source:
+        Ours: an expert without tokens is counted, never filled in.
+    """
+    seen = counts.sum(-1) > 0
+    return {"dead experts": int((counts[seen] == 0).sum())}, () if bool(seen.all()) else (NO_TOKENS,)
+
+
+def over_layers(values: Float[Tensor, " layer"], layers: tuple[str, ...], worst: str) -> dict[str, float | str]:
+    """The mean over layers and the worst layer, as facts; NaN layers are left out, and none is named if all are.
+
+    Args:
+        values: One number per layer.
+        layers: Their labels.
+        worst: "highest" or "lowest".
+
+    Returns:
+        Facts in the unit of the values.
+
+    Source:
+        Ours: an average over layers hides the one layer that fails.
+    """
+    facts: dict[str, float | str] = {"mean over layers": float(values.nanmean())}
+    if bool(values.isnan().all()):
+        return facts
+    filled = values.nan_to_num(nan=-math.inf) if worst == "highest" else -values.nan_to_num(nan=math.inf)
+    row = int(filled.argmax())
+    return facts | {f"{worst} layer": layers[row], f"{worst} value": float(values[row])}

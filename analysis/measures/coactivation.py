@@ -1,0 +1,65 @@
+"""Which experts are chosen together."""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import binom
+
+from analysis.cosines import off_diagonal
+from analysis.measure import Chance, Values, measure
+from analysis.statistic import State
+
+
+@measure(
+    title="Co-activation",
+    question="When a token uses one expert, which others does it use?",
+    unit="share of the expert's tokens (0 to 1)",
+    family="routing",
+    source="Muennighoff et al. 2024, arXiv 2409.02060 (N_ij / N_i over all pairs, unlike its script)",
+    axes=("layer", "expert", "expert_b"),
+    needs_selection=True,
+)
+def coactivation(coactivation_counts: State) -> Values:
+    """Of the tokens that selected expert i, the share that selected j too: N_ij / N_i, not symmetric.
+
+    Returns:
+        Layer by expert by expert, 0 to 1; the diagonal is 1. NaN in the row of an expert without tokens.
+
+    Source:
+        Muennighoff et al. 2024, arXiv 2409.02060.
+
+    Caveat:
+        A popular expert is chosen with everyone: a bright column is load, not affinity. With k = 1 nothing is chosen
+        together and all off the diagonal is 0.
+    """
+    both = coactivation_counts["both"].sum(0).double()
+    alone = both.diagonal(dim1=-2, dim2=-1)
+    values = both / alone[..., None]
+    dead = int((alone == 0).sum())
+    pairs = torch.cat([off_diagonal(values), off_diagonal(values.mT)], -1)
+    facts = {"mean over pairs": float(pairs.nanmean()), "pairs": int((~pairs.isnan()).sum()), "dead experts": dead}
+    caveats = (f"NaN: {dead} expert(s) without tokens.",) if dead else ()
+    return Values(values, facts=facts, caveats=caveats)
+
+
+@coactivation.chance
+def null(coactivation_counts: State, *, generator: torch.Generator) -> Chance:
+    """Partners drawn blindly: each of the other experts with chance (k - 1) / (E - 1).
+
+    Returns:
+        Shares: mean and 95 % band per row (few tokens scatter more); 1 on the diagonal, NaN for an expert without
+        tokens.
+
+    Source:
+        Ours: given N_i tokens, N_ij is Binomial(N_i, (k - 1) / (E - 1)), exactly, under blind routing.
+    """
+    shape = coactivation_counts.shape
+    chance = (shape.top_k - 1) / (shape.experts - 1)
+    alone = coactivation_counts["both"].sum(0).diagonal(dim1=-2, dim2=-1)[..., None].double()
+    same, one = torch.eye(shape.experts, dtype=torch.bool), torch.ones(()).double()
+    # 0/0 for an expert without tokens is NaN, as in the measure.
+    low, high = (torch.as_tensor(binom.ppf(q, alone.numpy(), chance)) / alone for q in (0.025, 0.975))
+    mean, low, high = (torch.where(same, one, value) for value in (chance * alone / alone, low, high))
+    how = f"blind choice of {shape.top_k} distinct experts, binomial given each expert's own tokens"
+    dead = torch.where(alone == 0, torch.nan, one)
+    return Chance(mean * dead, low * dead, high * dead, how)

@@ -1,0 +1,63 @@
+"""How evenly a layer spreads its work over all experts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from analysis.loads import evenness, idle, layer_counts, over_layers
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band, uniform_loads
+from analysis.result import Reason
+from analysis.statistic import State
+
+DRAWS = 2000
+
+
+@measure(
+    title="Load entropy",
+    question="How evenly does each layer spread its work?",
+    unit="entropy over ln E (0 to 1; 1 is balanced)",
+    family="routing",
+    source="Shannon 1948 over the loads of Wang et al. 2024, arXiv 2408.15664",
+    axes=("layer",),
+    needs_selection=True,
+    plug_in=True,
+)
+def load_entropy(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Values:
+    """Entropy of the shares of (token, slot) pairs per layer, over ln E.
+
+    Returns:
+        One number per layer, ln k / ln E (the same k experts for every token) to 1.
+
+    Source:
+        Shannon 1948; normalised by its largest value.
+
+    Caveat:
+        The entropy of a finite sample is too low on average; the interval is centred on the bias-corrected value, so
+        it may lie above the figure. Numbers near 1 can hide one hot expert: read it beside the load violation.
+    """
+    counts = layer_counts(prompt_counts, count)
+    values = evenness(counts)
+    facts, caveats = idle(counts)
+    return Values(values, facts={**over_layers(values, prompt_counts.shape.layers, "lowest"), **facts}, caveats=caveats)
+
+
+@load_entropy.chance
+def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Chance | Reason:
+    """Entropy of blind routing of as many tokens.
+
+    Returns:
+        Mean and central 95 % band, the same for every layer.
+
+    Source:
+        Ours: 2,000 exact draws of k distinct experts per token.
+    """
+    tokens = int(prompt_counts["tokens"].sum())
+    if not tokens:
+        return Reason("no token was routed")
+    shape = prompt_counts.shape
+    drawn = evenness(uniform_loads(torch.full((DRAWS,), tokens), shape.top_k, shape.experts, generator))
+    how = f"{DRAWS:,} simulations of uniform routing of {tokens} independent tokens to {shape.top_k} distinct experts"
+    return Chance(drawn.mean(), *central_band(drawn), how)

@@ -1,0 +1,66 @@
+"""One number per layer for how alike the router's rows are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.cosines import Form, off_diagonal, row_cosines
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band, random_directions
+
+Summary = Literal["mean", "rms", "largest"]
+DRAWN_NUMBERS = 4_000_000
+
+
+@measure(
+    title="Router cosine by depth",
+    question="In which layers do the router's rows point the same way?",
+    unit="cosine (-1 to 1)",
+    family="router",
+    source="Ahrac, Hochwald & Geva 2026, arXiv 2605.12476 (mean of raw cosines); the other choices are ours",
+    axes=("layer",),
+)
+def router_mean_cosine(router_weight: Tensor, *, form: Form = "raw", summary: Summary = "mean") -> Values:
+    """Mean, root mean square or largest cosine over the pairs of router rows, per layer.
+
+    Returns:
+        One number per layer, -1 to 1. NaN where a row has length 0.
+
+    Source:
+        Ahrac, Hochwald & Geva 2026, arXiv 2605.12476.
+
+    Caveat:
+        The mean of centred cosines is close to -1/(E-1) whatever the router: take rms or largest with `centred`. The
+        raw mean moves with whatever vector all rows share, which a softmax router ignores.
+    """
+    values = _summarised(router_weight.double(), form, summary)
+    caveats = ("NaN: a router row of length 0 has no direction.",) if bool(values.isnan().any()) else ()
+    return Values(values, facts={"mean over layers": float(values.nanmean())}, caveats=caveats)
+
+
+@router_mean_cosine.chance
+def null(router_weight: Tensor, *, form: Form, summary: Summary, generator: torch.Generator) -> Chance:
+    """The same summary for unrelated directions in as many dimensions.
+
+    Returns:
+        Cosines: mean and central 95 % band, the same for every layer.
+
+    Source:
+        Ours: independent uniform directions, drawn.
+    """
+    _, experts, model = router_weight.shape
+    draws = min(2000, max(100, DRAWN_NUMBERS // (experts * model)))
+    drawn = _summarised(random_directions(draws, experts, model, generator), form, summary)
+    how = f"{draws:,} draws of {experts} random directions in {model} dimensions"
+    return Chance(drawn.mean(), *central_band(drawn), how)
+
+
+def _summarised(rows: Float[Tensor, "... row model"], form: Form, summary: Summary) -> Float[Tensor, "*case"]:
+    pairs = off_diagonal(row_cosines(rows, form))
+    if summary == "rms":
+        return pairs.square().mean(-1).sqrt()
+    return pairs.mean(-1) if summary == "mean" else pairs.amax(-1)

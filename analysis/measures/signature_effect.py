@@ -1,0 +1,100 @@
+"""Whether prompts of one category are routed more alike than prompts of different categories, by depth."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band
+from analysis.signatures import Weighting, directions, distinct_pairs, layer_cosines, said, signatures
+from analysis.statistic import State
+
+DRAWS = 999
+Quantity = Literal["cohens_d", "within", "across"]
+
+
+@measure(
+    title="Signature effect",
+    question="In which layers does routing tell one kind of prompt from another?",
+    unit="Cohen's d (pooled standard deviations); mean cosine for within and across",
+    family="specialisation",
+    source="Avinash 2026, arXiv 2603.11114",
+    axes=("layer",),
+)
+def signature_effect(
+    prompt_counts: State, *, quantity: Quantity = "cohens_d", weighting: Weighting = "auto", centred: bool = False
+) -> Values:
+    """Cohen's d of the cosines of same-category pairs against those of different categories, per layer.
+
+    Returns:
+        One number per layer: d (0 is no effect), or the mean cosine within or across categories. The facts hold within,
+        across and d for the mean over layers of the cosines, as published, and how many pairs they used.
+
+    Raises:
+        TooFew: If there are not two categories, or no category has two prompts.
+
+    Source:
+        Avinash 2026, arXiv 2603.11114; pooled by n - 1 over all pairs, which reproduces its 1.44.
+
+    Caveat:
+        Pairs share prompts, so they are not independent: trust the permutation p and the interval, not the number of
+        pairs. Categories that differ in length or vocabulary differ in routing for that reason too.
+    """
+    labels = label_codes(prompt_counts.prompts.categories)[None]
+    within, across = within_and_across(_cosines(prompt_counts, weighting, centred), _pairs(prompt_counts), labels)
+    values = _quantity(within, across, quantity)[0]
+    effect = cohens_d(within, across)[0, -1]
+    facts = {
+        "within": float(within.mean[0, -1]),
+        "within sd": float(within.sd[0, -1]),
+        "across": float(across.mean[0, -1]),
+        "across sd": float(across.sd[0, -1]),
+        "Cohen's d": float(effect),
+        "pairs": int(within.count[0, -1] + across.count[0, -1]),
+    }
+    caveats = said(prompt_counts, weighting, signatures(prompt_counts, weighting))
+    if bool(values.isnan().any()) and not caveats:
+        caveats = ("NaN: too few pairs with a signature, or none of them differ.",)
+    return Values(values[:-1], facts=facts, caveats=caveats)
+
+
+@signature_effect.chance
+def null(
+    prompt_counts: State, *, quantity: Quantity, weighting: Weighting, centred: bool, generator: torch.Generator
+) -> Chance:
+    """The same numbers under shuffled category labels.
+
+    Returns:
+        Mean and central 95 % band per layer, in the measure's unit; fact `permutation p` for d of the mean over layers.
+
+    Source:
+        Fisher 1935; p = (1 + draws at least as large) / (1 + draws).
+    """
+    labels = label_codes(prompt_counts.prompts.categories)
+    labels = torch.cat([labels[None], shuffled(labels, DRAWS, generator)])
+    within, across = within_and_across(_cosines(prompt_counts, weighting, centred), _pairs(prompt_counts), labels)
+    effects, drawn = cohens_d(within, across)[:, -1], _quantity(within, across, quantity)[1:, :-1]
+    p = float((effects >= effects[0] - 1e-12).double().mean()) if not bool(effects[0].isnan()) else torch.nan
+    how = f"{DRAWS} random permutations of the category labels"
+    return Chance(drawn.mean(0), *central_band(drawn), how, {"permutation p": p})
+
+
+def _cosines(counts: State, weighting: Weighting, centred: bool) -> Float[Tensor, "row prompt prompt"]:
+    # One more row than layers: the mean over layers, whose effect is the published number.
+    cosines = layer_cosines(directions(signatures(counts, weighting), centred))
+    return torch.cat([cosines, cosines.nanmean(0, keepdim=True)])
+
+
+def _pairs(counts: State) -> Tensor:
+    return distinct_pairs(counts.prompts)
+
+
+def _quantity(within: Group, across: Group, quantity: Quantity) -> Float[Tensor, "draw row"]:
+    if quantity == "cohens_d":
+        return cohens_d(within, across)
+    return (within if quantity == "within" else across).mean

@@ -1,0 +1,83 @@
+"""How alike the routing of every two prompts is."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import uniform_loads
+from analysis.result import Reason
+from analysis.signatures import (
+    Weighting,
+    directions,
+    distinct_pairs,
+    layer_cosines,
+    no_uniform_routing,
+    said,
+    signatures,
+)
+from analysis.statistic import State
+
+DRAWN_NUMBERS = 4_000_000
+
+
+@measure(
+    title="Signature similarity",
+    question="Which prompts use the same experts?",
+    unit="cosine, mean over layers (-1 to 1)",
+    family="specialisation",
+    source="Avinash 2026, arXiv 2603.11114",
+    axes=("prompt", "prompt_b"),
+    interval="each cell is one pair of prompts: leaving prompts out leaves no value to compare",
+)
+def signature_similarity(prompt_counts: State, *, weighting: Weighting = "auto", centred: bool = False) -> Values:
+    """The mean over layers of the cosines between two prompts' signatures, which is not the cosine of the long vector.
+
+    Returns:
+        Prompt by prompt, 0 to 1 (-1 to 1 if centred), prompts sorted by category. NaN for a prompt without tokens.
+
+    Source:
+        Avinash 2026, arXiv 2603.11114.
+
+    Caveat:
+        Short prompts look unlike each other even under the same routing, since few tokens scatter: see the floor. Alike
+        routing can mean alike words and need not mean alike tasks.
+    """
+    shares = signatures(prompt_counts, weighting)
+    similar = layer_cosines(directions(shares, centred)).nanmean(0)
+    pairs = similar[distinct_pairs(prompt_counts.prompts)]
+    known = ~pairs.isnan()
+    facts = {"mean over pairs": float(pairs.nanmean()), "pairs": int(known.sum())}
+    caveats = said(prompt_counts, weighting, shares)
+    if bool(similar.isnan().any()) and not caveats:
+        caveats = ("NaN: a prompt that equals the mean of all prompts has no centred signature.",)
+    return Values(similar, facts=facts, caveats=caveats)
+
+
+@signature_similarity.chance
+def null(prompt_counts: State, *, weighting: Weighting, centred: bool, generator: torch.Generator) -> Chance | Reason:
+    """Cosines of prompts of these lengths under blind routing.
+
+    Returns:
+        Cosines: mean and 95 % band per pair of prompts; the diagonal is 1.
+
+    Source:
+        Load-balancing baseline of Avinash 2026, arXiv 2603.11114; distinct experts per token is ours.
+    """
+    if reason := no_uniform_routing(prompt_counts, weighting):
+        return reason
+    shape, tokens = prompt_counts.shape, prompt_counts["tokens"]
+    draws = min(200, max(20, DRAWN_NUMBERS // (len(tokens) * max(len(tokens), shape.experts))))
+    counts = uniform_loads(tokens.expand(draws, -1), shape.top_k, shape.experts, generator)
+    drawn = _cosines(counts, centred)
+    # A layer is one draw; the mean over independent layers scatters less, and normally.
+    mean, half = drawn.mean(0), 1.96 * drawn.std(0) / len(shape.layers) ** 0.5
+    how = f"uniform routing of each prompt's tokens, {draws} draws of one layer, mean over {len(shape.layers)} layers"
+    return Chance(mean, mean - half, mean + half, how)
+
+
+def _cosines(counts: Float[Tensor, "draw prompt expert"], centred: bool) -> Float[Tensor, "draw prompt prompt"]:
+    shares = counts / counts.sum(-1, keepdim=True)
+    return layer_cosines(directions(shares.transpose(0, 1), centred))

@@ -1,0 +1,54 @@
+"""UMAP: a plane that keeps neighbours, not distances. Slow to import, so only the fit imports it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.errors import TooFew
+
+FEWEST = 5
+
+
+def umap_coordinates(
+    distances: Float[Tensor, "point point"], neighbours: int, seed: int
+) -> Float[Tensor, "point coordinate"]:
+    """Two coordinates per point by UMAP; the same seed gives the same plane.
+
+    Args:
+        distances: Between points that are all different: duplicates would crowd out each other's neighbours.
+        neighbours: Points each point looks at; cut to what there is.
+        seed: Of the layout.
+
+    Returns:
+        Coordinates without unit; only who is near whom means anything.
+
+    Raises:
+        TooFew: With fewer than five points.
+
+    Source:
+        McInnes, Healy & Melville 2018, arXiv 1802.03426 (umap-learn).
+    """
+    count = len(distances)
+    if count < FEWEST:
+        raise TooFew(f"UMAP of {count} different points; it needs {FEWEST}")
+    # Rounded: the layout is chaotic, and the last digit of a distance depends on the order of the experts.
+    table = np.round(distances.numpy(), 9)
+    with warnings.catch_warnings():
+        # Two promises of umap-learn's that do not concern us: no inverse transform, and its dependencies' deprecations.
+        warnings.simplefilter("ignore")
+        import umap
+
+        fit = umap.UMAP(
+            n_neighbors=max(2, min(neighbours, count - 1)),
+            metric="precomputed",
+            # The spectral start needs more points than an eigensolver wants for so few.
+            init="spectral" if count > 10 else "random",
+            random_state=seed,
+            n_jobs=1,
+        )
+        return torch.from_numpy(fit.fit_transform(table).astype(np.float64))

@@ -1,0 +1,39 @@
+"""Per block of prompts and layer: how many tokens chose both of two experts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from analysis.slots import BLOCKS, RouteBatch, block_of_token
+from analysis.statistic import Spec, statistic
+
+
+@statistic(
+    needs=("routes",),
+    arrays={
+        "both": Spec(("block", "layer", "expert", "expert_b"), torch.int64),
+        "tokens": Spec(("block",), torch.int64),
+    },
+)
+def coactivation_counts(batch: RouteBatch) -> dict[str, Tensor]:
+    """Tokens that selected both experts, before capacity; the diagonal counts the tokens that selected the one.
+
+    Returns:
+        `both`: tokens, 0 to T, symmetric; `tokens`: all tokens of the block.
+
+    Source:
+        Muennighoff et al. 2024, arXiv 2409.02060 (all pairs, not only neighbours in rank as in its script).
+    """
+    experts, layers = batch.shape.experts, len(batch.shape.layers)
+    blocks = block_of_token(batch.prompts, batch.keys)
+    both = torch.zeros(BLOCKS, layers, experts, experts, dtype=torch.int64, device=blocks.device)
+    for layer, indices in enumerate(batch.indices):
+        # One column more, cut off again: identity experts (index >= E) pair with nobody. Exact in float32 up to 2^24
+        # tokens a batch.
+        chosen = torch.zeros(len(blocks), experts + 1, device=blocks.device)
+        chosen.scatter_(1, indices.long().clamp(max=experts), 1.0)
+        for block in blocks.unique().tolist():
+            rows = chosen[blocks == block, :experts]
+            both[block, layer] = (rows.T @ rows).long()
+    return {"both": both, "tokens": torch.bincount(blocks, minlength=BLOCKS)}

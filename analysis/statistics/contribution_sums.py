@@ -1,0 +1,60 @@
+"""Per block, layer and expert: how much it was asked for (g), how much it gave (|f|), how much arrived (g |f|)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from analysis.slots import BLOCKS, LayerBatch, block_of_token
+from analysis.statistic import Spec, statistic
+
+_CELL = ("block", "layer", "expert")
+
+
+@statistic(
+    needs=("outputs",),
+    arrays={
+        "served": Spec(_CELL, torch.int64),
+        "weight": Spec(_CELL),
+        "norm": Spec(_CELL),
+        "norm_squared": Spec(_CELL),
+        "weighted_norm": Spec(_CELL),
+        "weighted_norm_squared": Spec(_CELL),
+        "norm_max": Spec(_CELL, merge="max"),
+    },
+)
+def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
+    """Sums over served (token, slot) pairs of g, |f|, |f|^2, g|f| and g^2|f|^2, and the largest |f|.
+
+    One `LayerBatch` fills one layer; the others stay zero (-inf for the maximum), which merging leaves alone.
+
+    Returns:
+        Sums in units of the expert output; `norm_max` is -inf for an expert that served no token.
+
+    Source:
+        Ours: moments from which mean contribution, its spread and its share of the layer's output follow for any later
+        measure.
+    """
+    experts, layers = batch.shape.experts, len(batch.shape.layers)
+    counted = batch.served & (batch.indices < experts)
+    block = block_of_token(batch.prompts, batch.keys)[:, None].expand_as(batch.indices)
+    flat = ((block * layers + batch.layer) * experts + batch.indices)[counted]
+    g, norm = batch.weights[counted].double(), batch.output_norms[counted].double()
+    size = (BLOCKS, layers, experts)
+
+    def total(values: Tensor) -> Tensor:
+        cells = torch.zeros(math.prod(size), dtype=values.dtype, device=values.device)
+        return cells.index_add_(0, flat, values).view(size)
+
+    largest = torch.full((math.prod(size),), -math.inf, dtype=torch.float64, device=norm.device)
+    return {
+        "served": total(torch.ones_like(flat)),
+        "weight": total(g),
+        "norm": total(norm),
+        "norm_squared": total(norm**2),
+        "weighted_norm": total(g * norm),
+        "weighted_norm_squared": total((g * norm) ** 2),
+        "norm_max": largest.scatter_reduce_(0, flat, norm, "amax").view(size),
+    }

@@ -1,0 +1,120 @@
+"""Tiny random slots: routing without preference, so that every null is true of it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from analysis.measure import Inputs
+from analysis.slots import LayerBatch, Prompts, RouteBatch, Shape, TokenKeys, text_digest
+from analysis.statistic import get
+
+SHAPE = Shape(("1", "2", "3"), experts=6, top_k=2, model=5, hidden=4)
+
+
+def prompts(count=16, tag=""):
+    names = [f"{tag}p{i:02d}" for i in range(count)]
+    digests = tuple(text_digest(name) for name in names)
+    return Prompts(tuple(names), digests, tuple("ab"[i % 2] for i in range(count)))
+
+
+def token_keys(lengths, generator):
+    prompt = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    position = torch.cat([torch.arange(n) for n in lengths])
+    size = (len(prompt),)
+    token = torch.randint(0, 50, size, generator=generator)
+    kind = torch.randint(0, 6, size, generator=generator)
+    span = torch.stack([position, position + 1], -1)
+    return TokenKeys(prompt, position, torch.zeros(size).long(), token, token, token, kind, span)
+
+
+def routes(seed=0, shape=SHAPE, lengths=(40,) * 16, tag=""):
+    """Uniform routing: k distinct experts per token, blindly."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = token_keys(lengths, generator)
+    size = (len(shape.layers), len(keys))
+    scores = torch.rand(*size, shape.experts, generator=generator)
+    top = scores.topk(shape.top_k, -1)
+    served = torch.rand(*size, shape.top_k, generator=generator) < 0.9
+    margins = torch.rand(*size, generator=generator)
+    margins[:, ::7] = torch.nan
+    return RouteBatch(shape, prompts(len(lengths), tag), keys, top.indices, top.values / 3, served, margins)
+
+
+def layers(seed=0, shape=SHAPE, lengths=(12,) * 16):
+    """The same blind routing, one batch per layer, with made-up inputs and output norms."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    batch, found = routes(seed, shape, lengths), []
+    for layer in range(len(shape.layers)):
+        tokens = len(batch.keys)
+        x = torch.randn(tokens, shape.model, generator=generator)
+        logits = torch.randn(tokens, shape.experts, generator=generator)
+        norms = torch.rand(tokens, shape.top_k, generator=generator)
+        norms[~batch.served[layer]] = torch.nan
+        chosen = (batch.indices[layer], batch.weights[layer], batch.served[layer], batch.margins[layer])
+        found.append(
+            LayerBatch(shape, batch.prompts, batch.keys, layer, x, x, logits, logits.softmax(-1), *chosen, norms)
+        )
+    return found
+
+
+def per_token(batch, change):
+    """The batch with `change` applied along the token axis of every tensor that has one."""
+    fields = {}
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if field.name == "keys":
+            value = TokenKeys(**{f.name: change(getattr(value, f.name), 0) for f in dataclasses.fields(value)})
+        elif isinstance(value, torch.Tensor):
+            value = change(value, 1 if isinstance(batch, RouteBatch) else 0)
+        fields[field.name] = value
+    return type(batch)(**fields)
+
+
+def take(batch, rows):
+    rows = torch.as_tensor(rows)
+    return per_token(batch, lambda tensor, axis: tensor.index_select(axis, rows))
+
+
+def permute_experts(batch, order):
+    """The batch with expert e renamed to order[e]."""
+    changes = {"indices": order[batch.indices]}
+    if isinstance(batch, LayerBatch):
+        back = order.argsort()
+        changes |= {"logits": batch.logits[:, back], "probabilities": batch.probabilities[:, back]}
+    return dataclasses.replace(batch, **changes)
+
+
+def batches_for(statistic, seed=0, shape=SHAPE, lengths=(12,) * 16):
+    return layers(seed, shape, lengths) if statistic.reads_layers else [routes(seed, shape, lengths)]
+
+
+def state_of(name, batches):
+    statistic = get(name)
+    state = statistic.empty(batches[0].shape)
+    for batch in batches:
+        state = statistic.merge(state, statistic.add(batch))
+    return state
+
+
+def inputs_for(measure, seed=0, shape=SHAPE, lengths=(12,) * 16, change=lambda batch: batch):
+    """One `Inputs` per side, of independent random slots; `change` is applied to every batch."""
+    sides = []
+    for side in range(len(measure.sides) or 1):
+        states = {}
+        for name in measure.statistics:
+            batches = batches_for(get(name), seed * 2 + side, shape, lengths)
+            states[name] = state_of(name, [change(batch) for batch in batches])
+        generator = torch.Generator().manual_seed(seed * 2 + side)
+        weight = torch.randn(len(shape.layers), shape.experts, shape.model, generator=generator)
+        weights = {"router_weight": weight} if "router_weight" in measure.reads else {}
+        sides.append(Inputs(shape, states, weights))
+    return tuple(sides)
+
+
+@pytest.fixture(scope="session")
+def world():
+    """The functions of this file, for tests that cannot import it."""
+    import types
+
+    return types.SimpleNamespace(**{k: v for k, v in globals().items() if callable(v) or k == "SHAPE"})
