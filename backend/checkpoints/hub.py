@@ -71,11 +71,12 @@ def _commit(api: Any, name: str, revision: str | None) -> str:
 @contextmanager
 def _told(name: str, revision: str | None) -> Iterator[None]:
     """The hub's many exceptions as sentences."""
-    import httpx
     from huggingface_hub import errors
 
     try:
         yield
+    except Refusal:
+        raise
     except errors.GatedRepoError as error:
         raise Refusal(f"{name} is gated on the hub: accept its terms there and set HF_TOKEN.") from error
     except errors.RevisionNotFoundError as error:
@@ -90,7 +91,7 @@ def _told(name: str, revision: str | None) -> Iterator[None]:
         raise Refusal(f"{name} on the hub has no config.json, so it is no transformers checkpoint.") from error
     except errors.HFValidationError as error:
         raise Refusal(f"{name} is no hub id: {error}") from error
-    except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except Exception as error:  # whatever HTTP library the hub's client uses, its errors mean: not reachable
         raise Unavailable(
             f"The model hub cannot be reached for {name} ({type(error).__name__}); no local folder has that name. Give a folder, or try again "
             "when online."

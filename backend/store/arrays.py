@@ -102,7 +102,7 @@ class _Draft:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = tempfile.NamedTemporaryFile(dir=folder, prefix="draft-", delete=False)  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.NamedTemporaryFile(dir=folder, prefix="draft-", delete=False)
         self._path = Path(self._file.name)
         self._hash = hashlib.sha256()
         self.size = 0

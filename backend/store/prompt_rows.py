@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from backend.errors import Conflict
-from backend.prompts import Prompt, PromptSet
+from backend.prompts.sets import Prompt, PromptSet
 from backend.store.database import Database, Writer
 
 

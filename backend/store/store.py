@@ -16,7 +16,7 @@ import numpy as np
 from analysis.result import Result
 from analysis.statistic import State
 from backend import wire
-from backend.prompts import PromptSet
+from backend.prompts.sets import PromptSet
 from backend.store import address, prompt_rows, query
 from backend.store.arrays import Arrays, Artifact
 from backend.store.database import Database, Writer
@@ -28,10 +28,14 @@ class Answered(Protocol):
     """What `put_answer` takes: anything with a result and its provenance."""
 
     @property
-    def result(self) -> Result: ...
+    def result(self) -> Result:
+        """What a measure answered."""
+        ...
 
     @property
-    def provenance(self) -> Mapping[str, Any]: ...
+    def provenance(self) -> Mapping[str, Any]:
+        """Where it came from."""
+        ...
 
 
 class Store:

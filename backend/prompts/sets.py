@@ -1,4 +1,4 @@
-"""Prompt sets: what is asked of a model."""
+"""A prompt and a named set of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -43,3 +44,14 @@ class PromptSet:
     def categories(self) -> dict[str, int]:
         """Prompts per category, in order of first sight."""
         return dict(Counter(p.category for p in self.prompts))
+
+    def summary(self) -> dict[str, Any]:
+        """What the set is, without its texts."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "prompts": len(self.prompts),
+            "categories": self.categories,
+            "shipped": self.shipped,
+            "characters": self.characters,
+        }
