@@ -1,0 +1,226 @@
+"""From a question to its answer: the only path that computes. The API's jobs and the command line both come through here."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from analysis.result import Result
+from analysis.slots import SLOTS, text_digest
+from backend import planner
+from backend.checkpoints import Checkpoint
+from backend.question import Question, capture_key, digest
+from backend.runners import Runner
+from backend.runners.failures import TaskCancelled, TaskFailed
+from backend.runners.messages import (
+    CaptureTask,
+    EvaluateTask,
+    Lane,
+    Message,
+    Progress,
+    ResultReady,
+    RoutesReady,
+    ShardWork,
+    SideFiles,
+    StateReady,
+    Task,
+)
+from backend.store import Store
+
+VERSIONED = ("moe-geometry", "torch", "transformers")
+SEED = 0
+"""Nothing is drawn from a clock: nulls are seeded by content, samples by a hash with this seed."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A result and where it came from."""
+
+    result: Result
+    provenance: Mapping[str, Any]
+
+
+@dataclass
+class Ticket:
+    """Whoever waits for an answer: told of progress, able to cancel."""
+
+    progress: Callable[[Progress], None] = lambda progress: None
+    task: str | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raises `TaskCancelled` once cancelled."""
+        if self.cancelled.is_set():
+            raise TaskCancelled("cancelled")
+
+
+class Answering:
+    """Answers questions from the store, or through the runner into the store."""
+
+    def __init__(self, store: Store, runner: Runner, memory_budget: int):
+        self._store = store
+        self._runner = runner
+        self._budget = memory_budget
+        self._passes = _Passes()
+
+    def stored(self, question: Question) -> Answer | None:
+        """The answer if it was given before; nothing is loaded."""
+        told = self._store.get_answer(question.key)
+        return Answer(told.result, told.provenance) if told else None
+
+    def price(self, question: Question) -> planner.Price:
+        """What it would cost; raises `TooLarge` where the machine cannot pay it."""
+        price = planner.plan(question, self._store).price
+        planner.check_memory(price, question, self._budget)
+        return price
+
+    def answer(self, question: Question, ticket: Ticket | None = None) -> Answer:
+        """The answer, computed if it has to be.
+
+        Raises:
+            TooLarge: It does not fit the memory budget.
+            TaskFailed: The runner said why not.
+            TaskCancelled: The ticket was cancelled.
+        """
+        found = self.stored(question)
+        if found:
+            return found
+        ticket = ticket or Ticket()
+        start = time.monotonic()
+        if self.price(question).passes:
+            for number in range(len(question.checkpoints)):
+                self._capture(question, number, ticket)
+        result = self._evaluate(question, ticket)
+        answer = Answer(result, self._provenance(question, result, time.monotonic() - start))
+        self._store.put_answer(question.key, answer)
+        return answer
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Make the `answer` that holds this ticket raise `TaskCancelled`."""
+        ticket.cancelled.set()
+        if ticket.task:
+            self._runner.cancel(ticket.task)
+
+    def _capture(self, question: Question, number: int, ticket: Ticket) -> None:
+        checkpoint = question.checkpoints[number]
+        if not planner.side(question, checkpoint, self._store).missing:
+            return
+        prompts = question.prompts.digest if question.prompts else None
+        parts = len(question.checkpoints)
+
+        def told(progress: Progress) -> None:
+            ticket.progress(replace(progress, fraction=(number + progress.fraction) / parts))
+
+        key = digest([checkpoint.fingerprint, capture_key(question.capture), prompts])
+        with self._passes.alone(key, told, ticket.check) as tell:
+            # Planned again: while this waited, another question may have run the very same pass.
+            missing = planner.side(question, checkpoint, self._store).missing
+            if missing:
+                task = CaptureTask(uuid.uuid4().hex, checkpoint, question.capture, missing)
+                for message in self._run(task, ticket, tell):
+                    self._keep(message, checkpoint, missing)
+
+    def _keep(self, message: Message, checkpoint: Checkpoint, missing: tuple[ShardWork, ...]) -> None:
+        about = {"checkpoint": checkpoint.id, "fingerprint": checkpoint.fingerprint}
+        if isinstance(message, StateReady):
+            self._store.put_state_file(message.key, message.statistic, about, message.artifact)
+        if isinstance(message, RoutesReady):
+            shard = next(work for work in missing if work.routes == message.key)
+            about |= {"prompts": [[p.id, text_digest(p.text)] for p in shard.prompts], "tokens": message.tokens}
+            self._store.put_chunk(message.key, 0, about, message.artifact)
+
+    def _evaluate(self, question: Question, ticket: Ticket) -> Result:
+        plan = planner.plan(question, self._store)
+        prompts = question.prompts.prompts if question.prompts else ()
+        labels = {(p.id, text_digest(p.text)): p.category for p in prompts}
+        sides = tuple(SideFiles(side.stored, labels, side.checkpoint) for side in plan.sides)
+        task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))
+        for message in self._run(task, ticket, ticket.progress):
+            if isinstance(message, ResultReady):
+                return message.result
+        raise TaskFailed(f"{question.measure.name} ended without a result.")
+
+    def _run(self, task: Task, ticket: Ticket, told: Callable[[Progress], None]) -> Iterator[Message]:
+        ticket.task = task.id
+        for message in self._runner.run(task):
+            ticket.check()
+            if isinstance(message, Progress):
+                told(message)
+            yield message
+
+    def _provenance(self, question: Question, result: Result, seconds: float) -> dict[str, Any]:
+        prompts, measure = question.prompts, question.measure
+        return {
+            "key": question.key,
+            "checkpoints": [
+                {"id": c.id, "fingerprint": c.fingerprint, "dtype": c.dtype, "router": c.router}
+                for c in question.checkpoints
+            ],
+            "prompts": {"name": prompts.name, "digest": prompts.digest, "count": len(prompts.prompts)}
+            if prompts
+            else None,
+            "tokens": result.tokens,
+            "knobs": dict(question.knobs),
+            "capture": capture_key(question.capture) if prompts else {},
+            "seed": SEED,
+            "device": self._runner.device,
+            "versions": {name: version(name) for name in VERSIONED},
+            "seconds": round(seconds, 3),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "source": measure.source,
+            "title": measure.title,
+            "question": measure.question,
+            "family": measure.family,
+        }
+
+
+class _Passes:
+    """One pass at a time over the same checkpoint and prompts; who waits sees the progress of who runs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: dict[str, Progress | None] = {}
+
+    @contextmanager
+    def alone(
+        self, key: str, told: Callable[[Progress], None], check: Callable[[], None]
+    ) -> Iterator[Callable[[Progress], None]]:
+        """Wait for our turn, told meanwhile of the progress of whoever has it; yields where our own progress is to be told."""
+        self._enter(key, told, check)
+
+        def tell(progress: Progress) -> None:
+            with self._changed:
+                self._running[key] = progress
+            told(progress)
+
+        try:
+            yield tell
+        finally:
+            with self._changed:
+                del self._running[key]
+                self._changed.notify_all()
+
+    def _enter(self, key: str, told: Callable[[Progress], None], check: Callable[[], None]) -> None:
+        while True:
+            with self._changed:
+                if key not in self._running:
+                    self._running[key] = None
+                    return
+                self._changed.wait(0.2)
+                seen = self._running.get(key)
+            check()
+            if seen:
+                told(seen)
+
+
+def _lane(question: Question) -> Lane:
+    if question.measure.slow:
+        return "slow"
+    return "model" if any(name in SLOTS for name in question.measure.reads) else "quick"

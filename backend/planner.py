@@ -1,0 +1,163 @@
+"""Which passes a question still needs, in shards, and what they cost.
+
+A shard is 16 consecutive prompts of a set. Its states are stored under keys that know the checkpoint, the capture options, the prompts
+and the statistic's code, but no prompt set and no category: a set that grows runs only its new shards, and two sets share what they
+share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from analysis.slots import Shape, text_digest
+from analysis.statistic import Statistic, statistics
+from backend.capture import CaptureOptions
+from backend.checkpoints import Checkpoint
+from backend.errors import TooLarge
+from backend.prompts import Prompt, PromptSet
+from backend.question import Question, capture_key, digest, tracing_code
+from backend.runners.messages import ShardWork
+from backend.store.arrays import Artifact
+
+SHARD = 16
+KEPT_BYTES_A_LAYER = 64 << 20
+"""A statistic that nobody asked for yet is kept along the way if a shard of it takes no more than this per MoE layer."""
+CHARACTERS_A_TOKEN = 4
+"""For prices only; the pass itself counts tokens."""
+LIVE_COPIES = 8
+"""Tensors of a batch's width alive at once in one layer of a pass under hooks, for prices only."""
+
+
+class Kept(Protocol):
+    """The part of the store a plan looks at."""
+
+    def state_files(self, keys: list[str]) -> dict[str, Artifact]:
+        """Where the states of these keys lie, those that are kept."""
+        ...
+
+    def chunk_keys(self, keys: list[str]) -> set[str]:
+        """Those of these keys under which a routing chunk is kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """One checkpoint of a question: stored states per statistic in prompt order, and the shards that still have to run."""
+
+    checkpoint: Checkpoint
+    stored: Mapping[str, tuple[Artifact, ...]]
+    missing: tuple[ShardWork, ...]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an answer costs before it is begun. `tokens` is an estimate from characters."""
+
+    passes: int
+    tokens: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All sides of a question."""
+
+    sides: tuple[Side, ...]
+    price: Price
+
+
+def plan(question: Question, kept: Kept) -> Plan:
+    """What is stored and what is missing for this question."""
+    sides = tuple(side(question, checkpoint, kept) for checkpoint in question.checkpoints)
+    prompts = [prompt for part in sides for shard in part.missing for prompt in shard.prompts]
+    tokens = sum(_tokens(prompt, question.capture) for prompt in prompts)
+    running = [part.checkpoint for part in sides if part.missing]
+    reads_weights = len(question.measure.statistics) < len(question.measure.reads)
+    loaded = question.checkpoints if reads_weights else running
+    memory = max((_memory(checkpoint, question.capture) for checkpoint in loaded), default=0)
+    return Plan(sides, Price(len(running), tokens, memory))
+
+
+def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
+    """What is stored and what is missing for one checkpoint of this question."""
+    if question.prompts is None:
+        return Side(checkpoint, {}, ())
+    asked = question.measure.statistics
+    pieces = [(prompts, _keys(question, checkpoint, prompts)) for prompts in shards(question.prompts)]
+    files = kept.state_files([key for _, keys in pieces for key in keys.values()])
+    lacking = [(prompts, keys) for prompts, keys in pieces if any(keys[name] not in files for name in asked)]
+    routes = [routes_key(checkpoint, question.capture, prompts) for prompts, _ in lacking]
+    chunks = kept.chunk_keys(routes)
+    missing = tuple(
+        ShardWork(
+            prompts, {name: key for name, key in keys.items() if key not in files}, None if route in chunks else route
+        )
+        for (prompts, keys), route in zip(lacking, routes, strict=True)
+    )
+    stored = {name: tuple(files[keys[name]] for _, keys in pieces if keys[name] in files) for name in asked}
+    return Side(checkpoint, stored, missing)
+
+
+def check_memory(price: Price, question: Question, budget: int) -> None:
+    """Raises `TooLarge` where weights and one batch do not fit the budget."""
+    if price.memory_bytes > budget:
+        names = " and ".join(checkpoint.id for checkpoint in question.checkpoints)
+        raise TooLarge(
+            f"{names} needs about {_gigabytes(price.memory_bytes)} for weights and one batch; the budget is {_gigabytes(budget)}. "
+            "Raise MOE_GEOMETRY_MEMORY (bytes) if the machine has more, or ask a smaller checkpoint."
+        )
+
+
+def state_key(statistic: Statistic, checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> str:
+    """The key under which a shard's state is stored."""
+    return digest([statistic.name, statistic.code, tracing_code(), _shard_identity(checkpoint, capture, prompts)])
+
+
+def routes_key(checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> str:
+    """The key under which a shard's routing chunk is stored."""
+    return digest(["routes", tracing_code(), _shard_identity(checkpoint, capture, prompts)])
+
+
+def shards(prompts: PromptSet) -> list[tuple[Prompt, ...]]:
+    """The set in pieces of 16 consecutive prompts."""
+    rows = prompts.prompts
+    return [tuple(rows[start : start + SHARD]) for start in range(0, len(rows), SHARD)]
+
+
+def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...]) -> dict[str, str]:
+    """Keys of what a shard's one pass makes: what was asked for, and all the cheap things that another pass would have to get later."""
+    return {
+        name: state_key(statistic, checkpoint, question.capture, prompts)
+        for name, statistic in statistics().items()
+        if name in question.measure.statistics or _cheap(statistic, checkpoint, len(prompts))
+    }
+
+
+def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: int) -> bool:
+    shape = Shape(
+        tuple(str(layer) for layer in range(checkpoint.moe_layers)),
+        checkpoint.experts,
+        checkpoint.top_k,
+        checkpoint.model,
+        checkpoint.hidden,
+    )
+    return statistic.bytes(shape, prompts) <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
+
+
+def _tokens(prompt: Prompt, capture: CaptureOptions) -> int:
+    return min(max(len(prompt.text) // CHARACTERS_A_TOKEN, 1), capture.max_tokens) + capture.generate
+
+
+def _memory(checkpoint: Checkpoint, capture: CaptureOptions) -> int:
+    width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
+    return checkpoint.memory_bytes + capture.batch_tokens * width * 4 * LIVE_COPIES
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _shard_identity(checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> list:
+    return [checkpoint.fingerprint, capture_key(capture), [[p.id, text_digest(p.text)] for p in prompts]]

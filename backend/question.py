@@ -1,0 +1,116 @@
+"""A question: which measure, of which checkpoints, on which prompts, with which knobs. Its key holds everything that changes the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from analysis.code import code_digest
+from analysis.errors import NoExperts
+from analysis.measure import Measure, get
+from backend.capture import CaptureOptions
+from backend.checkpoints import Checkpoint
+from backend.errors import Refusal
+from backend.prompts import PromptSet
+
+TRACING = ("backend.adapters", "backend.capture")
+"""Packages that turn a model into slots; their code is part of every key that needs a pass."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A settled question. Make one with `ask`, which refuses what cannot be answered."""
+
+    measure: Measure
+    checkpoints: tuple[Checkpoint, ...]
+    prompts: PromptSet | None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    capture: CaptureOptions = field(default_factory=CaptureOptions)
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of everything that changes the answer; the same on any day and any machine."""
+        return digest(
+            {
+                "measure": self.measure.name,
+                "code": [self.measure.code, tracing_code()],
+                "checkpoints": [c.fingerprint for c in self.checkpoints],
+                "prompts": self.prompts.digest if self.prompts else None,
+                "knobs": dict(self.knobs),
+                "capture": capture_key(self.capture) if self.prompts else None,
+            }
+        )
+
+
+def ask(
+    measure: str,
+    checkpoints: Sequence[Checkpoint],
+    prompts: PromptSet | None,
+    knobs: Mapping[str, Any] | None = None,
+    capture: CaptureOptions | None = None,
+) -> Question:
+    """The question behind these words, with every knob settled.
+
+    Args:
+        measure: A registered name.
+        checkpoints: One for an ordinary measure; two, in the order a, b, for a comparison.
+        prompts: The prompt set; left out of account where the measure reads weights only.
+        knobs: What differs from the defaults.
+        capture: How the prompts are run; left out of account where nothing is run.
+
+    Raises:
+        UnknownName: The measure or a knob is not registered.
+        BadKnob: A knob's value is outside its choices.
+        NoExperts: A checkpoint is dense.
+        Refusal: The number of checkpoints is wrong, or the measure needs prompts and has none.
+    """
+    asked = get(measure)
+    settled = asked.settle(knobs or {})
+    _check_sides(asked, checkpoints)
+    for checkpoint in checkpoints:
+        if checkpoint.dense:
+            raise NoExperts(
+                f"{checkpoint.id} is a dense model: it has no routed experts, and {asked.name} is about experts. "
+                "Ask it of a Mixture-of-Experts checkpoint."
+            )
+    if not asked.statistics:
+        return Question(asked, tuple(checkpoints), None, settled)
+    if prompts is None or not prompts.prompts:
+        raise Refusal(f"{asked.name} is measured on prompts, and none were named; name a prompt set.")
+    return Question(asked, tuple(checkpoints), prompts, settled, capture or CaptureOptions())
+
+
+def capture_key(options: CaptureOptions) -> dict[str, Any]:
+    """The capture options that change numbers; how many tokens share a batch does not."""
+    return {"generate": options.generate, "chat_template": options.chat_template, "max_tokens": options.max_tokens}
+
+
+def digest(parts: Any) -> str:
+    """SHA-256 of canonical JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@cache
+def tracing_code() -> str:
+    """Digest of what turns a model into slots: adapters and capture."""
+    modules = [importlib.import_module(name) for package in TRACING for name in _names(package)]
+    return digest([[module.__name__, code_digest(module)] for module in modules])
+
+
+def _names(package: str) -> list[str]:
+    path = importlib.import_module(package).__path__
+    return [package, *sorted(found.name for found in pkgutil.walk_packages(path, f"{package}."))]
+
+
+def _check_sides(measure: Measure, checkpoints: Sequence[Checkpoint]) -> None:
+    wanted = max(len(measure.sides), 1)
+    if len(checkpoints) != wanted:
+        sides = f"two checkpoints, {' and '.join(measure.sides)}" if measure.sides else "one checkpoint"
+        seen = ", ".join(c.id for c in checkpoints) or "none"
+        raise Refusal(f"{measure.name} takes {sides}; it was given {len(checkpoints)}: {seen}.")

@@ -1,0 +1,85 @@
+"""An evaluation task: stored states are merged, labelled and handed to the measure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import reduce
+
+from analysis import inference, measure
+from analysis.errors import TooFew
+from analysis.measure import Inputs, Measure
+from analysis.slots import SLOTS
+from analysis.statistic import State
+from analysis.statistic import get as get_statistic
+from backend.runners.failures import TaskFailed
+from backend.runners.messages import EvaluateTask, Loaded, Message, Progress, ResultReady, SideFiles
+from backend.runners.residents import Residents
+from backend.store.arrays import Arrays, Artifact
+
+REMEMBERED = 32
+"""Merged states kept in memory, so that turning a knob reads no file."""
+
+
+class Merged:
+    """Merges state files and remembers the last ones."""
+
+    def __init__(self, arrays: Arrays):
+        self._arrays = arrays
+        self._kept: OrderedDict[tuple[str, ...], State] = OrderedDict()
+
+    def get(self, statistic: str, files: tuple[Artifact, ...]) -> State:
+        """The state of all these shards, prompts in the order of the files."""
+        key = (statistic, *(file.digest for file in files))
+        if key not in self._kept:
+            self._kept[key] = _merge(statistic, [self._read(file) for file in files])
+            if len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _read(self, file: Artifact) -> State:
+        state = self._arrays.get_state(file)
+        if state is None:
+            raise TaskFailed(
+                f"A stored state ({file.digest[:12]}) is missing or damaged; ask again and it is made anew."
+            )
+        return state
+
+
+def run(task: EvaluateTask, residents: Residents, merged: Merged) -> Iterator[Message]:
+    """Yields progress, then the result."""
+    asked = measure.get(task.measure)
+    yield Progress(task.id, f"measuring {asked.title.lower()}", 1.0, None)
+    sides = []
+    for side in task.sides:
+        if _slots(asked) and not residents.holds(side.checkpoint):
+            yield Progress(task.id, f"loading {side.checkpoint.id}", 0.0, None)
+            residents.get(side.checkpoint)
+            yield Loaded(task.id, side.checkpoint.id)
+        sides.append(_inputs(asked, side, residents, merged))
+    yield ResultReady(task.id, inference.evaluate(asked, tuple(sides), task.knobs))
+
+
+def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merged) -> Inputs:
+    states = {name: merged.get(name, files).labelled(side.categories) for name, files in side.states.items()}
+    slots = _slots(asked)
+    if not slots:
+        if not states:
+            raise TooFew(f"{asked.name} reads neither weights nor states of any prompt")
+        return Inputs(next(iter(states.values())).shape, states)
+    anatomy = residents.get(side.checkpoint).anatomy
+    return Inputs(anatomy.shape, states, {name: anatomy.weights(name) for name in slots})
+
+
+def _slots(asked: Measure) -> tuple[str, ...]:
+    return tuple(name for name in asked.reads if name in SLOTS)
+
+
+def _merge(name: str, states: list[State]) -> State:
+    """Pairwise, so that a set of thousands of prompts is not copied once per shard."""
+    merge = get_statistic(name).merge
+    while len(states) > 1:
+        pairs = [states[i : i + 2] for i in range(0, len(states), 2)]
+        states = [reduce(merge, pair) for pair in pairs]
+    return states[0]

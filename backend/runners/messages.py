@@ -1,0 +1,136 @@
+"""What goes into a worker and what comes out of it: frozen, picklable, complete.
+
+A `CaptureTask` is expensive (it loads a model and runs it); an `EvaluateTask` is cheap (it merges stored states and calls a measure).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from analysis.result import Result
+from backend.capture import CaptureOptions
+from backend.checkpoints import Checkpoint
+from backend.prompts import Prompt
+from backend.store.arrays import Artifact
+
+Lane = Literal["model", "quick", "slow"]
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """Some consecutive prompts, and the states to make of them: statistic -> key. `routes` is the key of their routing chunk."""
+
+    prompts: tuple[Prompt, ...]
+    statistics: Mapping[str, str]
+    routes: str | None
+
+
+@dataclass(frozen=True)
+class CaptureTask:
+    """Run these shards through this checkpoint and write what the statistics make of them."""
+
+    id: str
+    checkpoint: Checkpoint
+    capture: CaptureOptions
+    shards: tuple[ShardWork, ...]
+    lane: Lane = "model"
+
+
+@dataclass(frozen=True)
+class SideFiles:
+    """One side of a measure: stored states per statistic (in prompt order), labels of its prompts, and where its weights are."""
+
+    states: Mapping[str, tuple[Artifact, ...]]
+    categories: Mapping[tuple[str, str], str]
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Merge the states, load the weights the measure reads, and evaluate it."""
+
+    id: str
+    measure: str
+    knobs: Mapping[str, Any]
+    sides: tuple[SideFiles, ...]
+    lane: Lane = "quick"
+
+
+Task = CaptureTask | EvaluateTask
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker is up: on this device, with these versions."""
+
+    device: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a task is. `left` is tokens still to run, what the worker schedules by."""
+
+    task: str
+    stage: str
+    fraction: float
+    eta_seconds: float | None
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model was read from disk for this task."""
+
+    task: str
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class StateReady:
+    """A shard's state lies whole in this file."""
+
+    task: str
+    key: str
+    statistic: str
+    artifact: Artifact
+
+
+@dataclass(frozen=True)
+class RoutesReady:
+    """A shard's routing chunk lies whole in this Parquet file."""
+
+    task: str
+    key: str
+    artifact: Artifact
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ResultReady:
+    """The measure's answer."""
+
+    task: str
+    result: Result
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The task ended well."""
+
+    task: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The task ended badly; the message is a sentence for the person who asked."""
+
+    task: str
+    message: str
+    refusal: bool = False
+
+
+Message = Ready | Progress | Loaded | StateReady | RoutesReady | ResultReady | Done | Failed

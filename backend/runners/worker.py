@@ -1,0 +1,181 @@
+"""The worker process: takes tasks from a pipe, runs them in turns, sends messages back. It never opens the catalogue.
+
+Tasks are generators. Between two steps the worker looks at its inbox and goes on with whatever has the least left to do, so a short
+question never waits for a long pass.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from analysis.errors import GeometryError
+from backend.errors import Refusal
+from backend.runners.failures import TaskFailed
+from backend.runners.messages import CaptureTask, Done, EvaluateTask, Failed, Lane, Message, Progress, Ready, Task
+
+PR_SET_PDEATHSIG = 1
+VERSIONED = ("moe-geometry", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What a worker is started with. `idle_seconds` ends it when it has had nothing to do for that long."""
+
+    lane: Lane
+    store: Path
+    device: str
+    memory_budget: int
+    threads: int
+    idle_seconds: float | None = None
+
+
+@dataclass
+class Running:
+    """A task under way and what it has left."""
+
+    steps: Iterator[Message]
+    left: int
+
+
+def main(connection: Connection, options: WorkerOptions) -> None:
+    """The process's whole life."""
+    _die_with_parent()
+    inbox: queue.Queue[Task | str] = queue.Queue()
+    threading.Thread(target=_read_inbox, args=(connection, inbox), daemon=True).start()
+    Worker(connection, options).serve(inbox)
+
+
+class Worker:
+    """Runs tasks in turns."""
+
+    def __init__(self, connection: Connection, options: WorkerOptions):
+        import torch
+
+        from backend.runners.evaluation import Merged
+        from backend.runners.residents import Residents
+        from backend.store.arrays import Arrays
+
+        torch.set_num_threads(options.threads)
+        self._device = resolve_device(options.device if options.lane == "model" else "cpu")
+        self._arrays = Arrays(options.store)
+        self._residents = Residents(self._device, options.memory_budget)
+        self._merged = Merged(self._arrays)
+        self._connection = connection
+        self._idle_seconds = options.idle_seconds
+        self._running: dict[str, Running] = {}
+
+    def serve(self, inbox: queue.Queue[Task | str]) -> None:
+        """Until the pipe closes, or for a worker on demand until it has been idle for long enough."""
+        self._send(Ready(self._device, {name: importlib.metadata.version(name) for name in VERSIONED}))
+        while True:
+            try:
+                self._take(inbox)
+            except queue.Empty:
+                return
+            if self._running:
+                self._step(min(self._running, key=lambda task: self._running[task].left))
+
+    def _take(self, inbox: queue.Queue[Task | str]) -> None:
+        while not self._running or not inbox.empty():
+            item = inbox.get(timeout=self._idle_seconds)
+            if isinstance(item, str):
+                dropped = self._running.pop(item, None)
+                if dropped:
+                    dropped.steps.close()  # type: ignore[attr-defined]
+            else:
+                self._running[item.id] = Running(self._begin(item), _size(item))
+
+    def _begin(self, task: Task) -> Iterator[Message]:
+        from backend.runners import evaluation, passes
+
+        if isinstance(task, CaptureTask):
+            return passes.run(task, self._residents, self._arrays)
+        return evaluation.run(task, self._residents, self._merged)
+
+    def _step(self, task: str) -> None:
+        running = self._running[task]
+        try:
+            message = next(running.steps)
+        except StopIteration:
+            self._end(Done(task))
+        except (GeometryError, Refusal) as error:
+            self._end(Failed(task, str(error), refusal=True))
+        except TaskFailed as error:
+            self._end(Failed(task, str(error)))
+        except MemoryError as error:
+            self._end(
+                Failed(
+                    task,
+                    f"The machine has no memory left for this ({error}); ask a smaller checkpoint or fewer tokens.",
+                )
+            )
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            self._end(
+                Failed(
+                    task,
+                    f"The worker met an error it does not know ({type(error).__name__}: {error}). Its log has the trace.",
+                )
+            )
+        else:
+            if isinstance(message, Progress):
+                running.left = message.left
+            self._send(message)
+
+    def _end(self, message: Done | Failed) -> None:
+        del self._running[message.task]
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+
+
+def resolve_device(name: str) -> str:
+    """`auto` becomes the first CUDA device, or the CPU; a device that is not there is refused."""
+    import torch
+
+    if name == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return name
+    count = torch.cuda.device_count()
+    if name not in ["cuda", *(f"cuda:{n}" for n in range(count))]:
+        raise Refusal(
+            f"MOE_GEOMETRY_DEVICE is {name!r}; this machine has cpu and {count} CUDA device(s). Use auto, cpu or cuda:N."
+        )
+    return name
+
+
+def _size(task: Task) -> int:
+    if isinstance(task, EvaluateTask):
+        return 0
+    return sum(len(prompt.text) // 4 for work in task.shards for prompt in work.prompts)
+
+
+def _read_inbox(connection: Connection, inbox: queue.Queue[Task | str]) -> None:
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _die_with_parent() -> None:
+    # Ctrl-C reaches the whole process group; the parent decides, and closing the pipe is how it says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
