@@ -103,6 +103,10 @@ class MoeLayer(ABC):
         """One expert; its tensors are views of the model's."""
 
     @abstractmethod
+    def alone(self, index: int, x: Tensor) -> Tensor:
+        """What the model's own code makes of x with this expert alone, its combine weight 1: what `expert` must equal."""
+
+    @abstractmethod
     def weights(self, name: str) -> Tensor:
         """A weight slot of this layer, without the layer axis."""
 

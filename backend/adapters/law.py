@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.functional import jvp
 
-from backend.adapters.anatomy import AdapterLies, Anatomy, Expert, MoeLayer
+from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
 from backend.adapters.watch import Trace, watch
 
 TOKENS = 8
-JACOBIAN_TOLERANCE = 1e-5  # in float64; some models cast to float32 inside the expert
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 HALF_TOLERANCE = 1e-2
+# Two backward passes round more than one forward pass; in float64, some models cast to float32 inside the expert.
+JACOBIAN_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+HALF_JACOBIAN_TOLERANCE = 5e-2
 
 
 @dataclass(frozen=True)
@@ -106,35 +108,34 @@ def _check_output(layer: MoeLayer, trace: Trace) -> float:
 
 
 def _check_jacobian(layer: MoeLayer, trace: Trace) -> float:
-    """Closed form against two forward-mode products, for the expert that most of the tokens chose."""
+    """Closed form against two forward-mode products of the module itself, for the expert that most tokens chose."""
     assert trace.indices is not None and trace.expert_input is not None
     served = trace.indices[(trace.indices >= 0) & (trace.indices < layer.size()[0])]
     if not served.numel():
         return 0.0
     index = int(served.mode().values)
-    x = trace.expert_input[(trace.indices == index).any(-1)].double()
-    expert = layer.expert(index).to(torch.float64)
+    x = trace.expert_input[(trace.indices == index).any(-1)]
     generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(x.shape[-1], 2, dtype=torch.float64, generator=generator).to(x.device)
-    closed = expert.along(x, directions)
-    products = [_product(expert, x, d).mean(0) for d in directions.T]
-    error = _error(closed, torch.stack(products, -1))
-    if not error <= JACOBIAN_TOLERANCE:
+    directions = torch.randn(x.shape[-1], 2, generator=generator).to(x)
+    closed = layer.expert(index).along(x, directions)
+    products = torch.stack([_product(layer, index, x, direction) for direction in directions.T], -1)
+    error, allowed = _error(closed.double(), products.double()), JACOBIAN_TOLERANCE.get(x.dtype, HALF_JACOBIAN_TOLERANCE)
+    if not error <= allowed:
         raise AdapterLies(
-            f"{layer.name}: the closed-form Jacobian of expert {index} differs from forward-mode products by "
-            f"{error:.1e} ({JACOBIAN_TOLERANCE:.0e} allowed): its activation is not elementwise, or the gate is read wrongly"
+            f"{layer.name}: the closed-form Jacobian of expert {index} differs from forward-mode products of the model by "
+            f"{error:.1e} ({allowed:.0e} allowed in {x.dtype}): its activation is not elementwise, or it is misread"
         )
     return error
 
 
-def _product(expert: Expert, x: Tensor, direction: Tensor) -> Tensor:
-    """J times the direction at each row of x, by two backward passes.
+def _product(layer: MoeLayer, index: int, x: Tensor, direction: Tensor) -> Tensor:
+    """Mean over the rows of x of J times the direction, by two backward passes.
 
     `torch.func.jvp` would do it in one, but its first call compiles decompositions for seconds and warns of it.
     """
-    _, product = jvp(expert, x, direction.expand_as(x).contiguous())
+    _, product = jvp(lambda rows: layer.alone(index, rows), x, direction.expand_as(x).contiguous())
     assert isinstance(product, Tensor)
-    return product
+    return product.float().mean(0) if product.dtype.itemsize < 4 else product.mean(0)
 
 
 def _error(found: Tensor, truth: Tensor) -> float:

@@ -68,7 +68,8 @@ def capture(
     Hooks live within one forward pass and only on the thread that runs it; a second capture of the same model waits for
     the pass, not for the capture. Generation is greedy, one prompt at a time, so that it does not depend on which
     prompts share a batch; then one pass over prompt and continuation gives the routes of both. The first capture of an
-    anatomy holds it to the block law. A prompt without any token is listed among the first batch's prompts and owns no row.
+    anatomy holds it to the block law. A prompt without any token is listed among the first batch's prompts and owns no
+    row. Prompts are cut at `max_tokens`, or where the model's positions end, and the notes say so.
 
     Raises:
         UnknownName: If `needs` names what no pass gives.
@@ -84,9 +85,8 @@ def capture(
         )
     if options.generate and not hasattr(model, "generate"):
         raise GeometryError(f"{type(model).__name__} has no language-model head, so it cannot generate")
-    encoded = [
-        encode(tokenizer, p, chat_template=options.chat_template, max_tokens=options.max_tokens) for p in prompts
-    ]
+    limit = _limit(model, options)
+    encoded = [encode(tokenizer, p, chat_template=options.chat_template, max_tokens=limit) for p in prompts]
     if not any(len(each) for each in encoded):
         raise TooFew(f"none of the {len(encoded)} prompts has a token, so there is nothing to run")
     return _Run(model, anatomy, tokenizer, options, needs).batches(encoded)
@@ -132,7 +132,7 @@ class _Run:
                     layer_batch(self.anatomy, n, tokens, trace, routed[n], outputs=outputs)
                     for n, trace in enumerate(traces)
                 )
-        return Captured(route, layers, _notes(batch, self.options))
+        return Captured(route, layers, _notes(batch))
 
     @torch.no_grad()
     def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:
@@ -156,6 +156,8 @@ class _Run:
             max_new_tokens=self.options.generate,
             do_sample=False,
             num_beams=1,
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
             pad_token_id=self._pad(),
         )
         return each.continued(out[0, ids.shape[1] :].tolist())
@@ -181,13 +183,22 @@ def _lock(model: torch.nn.Module) -> threading.Lock:
         return _LOCKS.setdefault(model, threading.Lock())
 
 
-def _notes(batch: Sequence[Encoded], options: CaptureOptions) -> tuple[str, ...]:
+def _limit(model: Any, options: CaptureOptions) -> int:
+    """Prompt tokens that fit: what was asked for, or what the model's positions leave beside the generated ones."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    room = options.max_tokens if positions is None else min(options.max_tokens, positions - options.generate)
+    if room < 1:
+        raise GeometryError(f"{options.generate} generated tokens leave no room for a prompt in {positions} positions")
+    return room
+
+
+def _notes(batch: Sequence[Encoded]) -> tuple[str, ...]:
     cut = [each for each in batch if each.cut]
     empty = [each.prompt.id for each in batch if not len(each)]
     notes = []
     if cut:
         names = ", ".join(f"{each.prompt.id} ({each.cut} left out)" for each in cut)
-        notes.append(f"{len(cut)} of {len(batch)} prompts cut at {options.max_tokens} tokens: {names}")
+        notes.append(f"{len(cut)} of {len(batch)} prompts cut at {cut[0].given} tokens: {names}")
     if empty:
         notes.append(f"{len(empty)} of {len(batch)} prompts have no token and count for nothing: {', '.join(empty)}")
     return tuple(notes)
