@@ -87,4 +87,5 @@ class Checkpoints:
         return replace(checkpoint, fingerprint=now.fingerprint, stamp=now.stamp)
 
     def _roots(self, checkpoint: Checkpoint) -> tuple[Path, ...] | None:
-        return None if checkpoint.revision else self._settings.checkpoint_roots
+        # Registering a folder named it as good to read (at the terminal it may lie anywhere); links out of it are still refused.
+        return None if checkpoint.revision else (*self._settings.checkpoint_roots, Path(checkpoint.folder))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -29,6 +31,11 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
     truncated: bool
     seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As clients see it: plain values, numbers without end as strings."""
+        rows = [[_plain(value) for value in row] for row in self.rows]
+        return {"columns": list(self.columns), "rows": rows, "truncated": self.truncated, "seconds": self.seconds}
 
 
 def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
@@ -91,3 +98,17 @@ def _table_functions(node: Any) -> Iterator[str]:
 
 def _sentence(error: duckdb.Error) -> str:
     return f"The database refused the query: {str(error).splitlines()[0]}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Decimal):
+        return _plain(float(value))
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,52 @@
+"""Checkpoints: list, inspect, register, forget. Only headers are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.checkpoints import inspect
+from backend.routes.services import Running
+
+router = APIRouter(prefix="/checkpoints", tags=["checkpoints"])
+
+
+class Registration(BaseModel):
+    """A local folder or hub id to keep under a name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str = Field(max_length=4096)
+    revision: str | None = Field(None, max_length=200)
+    name: str | None = Field(None, min_length=1, max_length=200)
+
+
+@router.get("")
+def every(services: Running) -> dict[str, Any]:
+    """Those that lie under the roots, by run and step, then the registered ones."""
+    return {"checkpoints": [c.to_json() for c in services.checkpoints.list()]}
+
+
+@router.post("", status_code=201)
+def register(services: Running, wanted: Registration) -> dict[str, Any]:
+    """Keep a folder or hub id; the weights of a hub id are fetched now, safetensors only."""
+    return services.checkpoints.register(wanted.source, wanted.revision, wanted.name).to_json()
+
+
+@router.get("/inspect")
+def look(
+    services: Running,
+    source: Annotated[str, Query(max_length=4096)],
+    revision: Annotated[str | None, Query(max_length=200)] = None,
+) -> dict[str, Any]:
+    """What a folder or hub id holds, without keeping it."""
+    return inspect(source, services.settings, revision).to_json()
+
+
+@router.delete("", status_code=204)
+def forget(services: Running, wanted: Annotated[str, Query(alias="id", max_length=4096)]) -> Response:
+    """Forget a registered one; files and answers stay."""
+    services.checkpoints.delete(wanted)
+    return Response(status_code=204)

@@ -1,0 +1,49 @@
+"""What a running backend is made of, opened together and closed together; API and command line hold the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backend.answer import Answering
+from backend.checkpoints import Checkpoints
+from backend.jobs import Jobs
+from backend.prompts import Prompts
+from backend.runners import Runner
+from backend.runners.local import LocalRunner
+from backend.settings import Settings
+from backend.store import Store
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts, each knowing only those before it."""
+
+    settings: Settings
+    store: Store
+    checkpoints: Checkpoints
+    prompts: Prompts
+    runner: Runner
+    answering: Answering
+    jobs: Jobs
+
+
+@contextlib.contextmanager
+def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[Services]:
+    """Open the store and start the runner (unless one is given); on leaving, stop jobs and runner and give the store back.
+
+    Raises:
+        StoreBusy: Another process holds the store; the text names it.
+        StoreNewer: The store was written by a later version.
+    """
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store.open(settings.store))
+        if runner is None:
+            runner = LocalRunner(settings.store, settings.device, settings.memory_budget, eager=True)
+        stack.callback(runner.close)
+        answering = Answering(store, runner, settings.memory_budget)
+        jobs = Jobs(answering, store)
+        stack.callback(jobs.close)
+        checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
+        yield Services(settings, store, checkpoints, prompts, runner, answering, jobs)
