@@ -104,7 +104,7 @@ class MoeLayer(ABC):
 
     @abstractmethod
     def alone(self, index: int, x: Tensor) -> Tensor:
-        """What the model's own code makes of x with this expert alone, its combine weight 1: what `expert` must equal."""
+        """What the model's own code makes of x with this expert alone at weight 1: what `expert` must equal."""
 
     @abstractmethod
     def weights(self, name: str) -> Tensor:

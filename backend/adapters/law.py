@@ -119,10 +119,13 @@ def _check_jacobian(layer: MoeLayer, trace: Trace) -> float:
     directions = torch.randn(x.shape[-1], 2, generator=generator).to(x)
     closed = layer.expert(index).along(x, directions)
     products = torch.stack([_product(layer, index, x, direction) for direction in directions.T], -1)
-    error, allowed = _error(closed.double(), products.double()), JACOBIAN_TOLERANCE.get(x.dtype, HALF_JACOBIAN_TOLERANCE)
+    error, allowed = (
+        _error(closed.double(), products.double()),
+        JACOBIAN_TOLERANCE.get(x.dtype, HALF_JACOBIAN_TOLERANCE),
+    )
     if not error <= allowed:
         raise AdapterLies(
-            f"{layer.name}: the closed-form Jacobian of expert {index} differs from forward-mode products of the model by "
+            f"{layer.name}: the closed-form Jacobian of expert {index} differs from the model's forward-mode products by "
             f"{error:.1e} ({allowed:.0e} allowed in {x.dtype}): its activation is not elementwise, or it is misread"
         )
     return error

@@ -52,12 +52,9 @@ def encode(tokenizer: Any, prompt: PromptLike, *, chat_template: bool, max_token
     Raises:
         GeometryError: If a chat template is asked for and the tokenizer has none, or if it gives no offsets.
     """
-    text, start = prompt.text, 0
+    text, held, start = prompt.text, (0, len(prompt.text)), 0
     if chat_template:
-        text = _templated(tokenizer, prompt.text)
-        start = text.find(prompt.text.strip())
-        start -= len(prompt.text) - len(prompt.text.lstrip())  # templates trim; spans count from the untrimmed text
-        start = start if prompt.text.strip() in text else len(text)
+        text, held, start = _templated(tokenizer, prompt.text)
     if not getattr(tokenizer, "is_fast", False):
         raise GeometryError(
             f"{type(tokenizer).__name__} gives no character offsets; a fast tokenizer (tokenizer.json) does"
@@ -70,7 +67,7 @@ def encode(tokenizer: Any, prompt: PromptLike, *, chat_template: bool, max_token
         verbose=False,
     )
     ids, offsets = found["input_ids"], found["offset_mapping"]
-    spans = tuple(_span(a - start, b - start, len(prompt.text)) for a, b in offsets)
+    spans = tuple(_span(a - start, b - start, held) for a, b in offsets)
     keep = min(len(ids), max_tokens)
     return Encoded(prompt, tuple(ids[:keep]), spans[:keep], keep, len(ids) - keep)
 
@@ -157,14 +154,30 @@ def surface(text: str) -> str:
     return "punctuation" if marks else "other"
 
 
-def _templated(tokenizer: Any, text: str) -> str:
+def _templated(tokenizer: Any, text: str) -> tuple[str, tuple[int, int], int]:
+    """The prompt as one user turn, the range of it that the turn holds, and where in the turn its first character is.
+
+    A template may trim the prompt, or rewrite it: then the range is empty and no token has a span.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise GeometryError(
             f"this checkpoint's tokenizer ({type(tokenizer).__name__}) has no chat template; ask with chat_template off"
         )
+    # Where a mark would go is where the text goes; a search for the text may find a word of the template's.
+    turn, mark = _turn(tokenizer, text), "\ue000mark\ue000"
+    start, bare = _turn(tokenizer, mark).find(mark), text.strip()
+    if start >= 0 and turn.startswith(text, start):
+        return turn, (0, len(text)), start
+    if start >= 0 and turn.startswith(bare, start):
+        lead = len(text) - len(text.lstrip())
+        return turn, (lead, lead + len(bare)), start - lead
+    return turn, (0, 0), 0
+
+
+def _turn(tokenizer: Any, text: str) -> str:
     messages = [{"role": "user", "content": text}]
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
-def _span(start: int, end: int, length: int) -> tuple[int, int]:
-    return (start, end) if 0 <= start < end <= length else NOWHERE
+def _span(start: int, end: int, held: tuple[int, int]) -> tuple[int, int]:
+    return (start, end) if held[0] <= start < end <= held[1] else NOWHERE

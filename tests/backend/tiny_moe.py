@@ -1,4 +1,4 @@
-"""Tiny random models of the families that the adapters must read, every tensor filled so that none hides behind a zero."""
+"""Tiny random models of the families the adapters must read, every tensor filled so that none hides behind a zero."""
 
 from __future__ import annotations
 
@@ -65,7 +65,12 @@ def qwen2_moe() -> Any:
 
 def qwen3_moe() -> Any:
     config = Qwen3MoeConfig(
-        **SIZES, num_experts=EXPERTS, moe_intermediate_size=HIDDEN, intermediate_size=40, head_dim=8, norm_topk_prob=True
+        **SIZES,
+        num_experts=EXPERTS,
+        moe_intermediate_size=HIDDEN,
+        intermediate_size=40,
+        head_dim=8,
+        norm_topk_prob=True,
     )
     return Qwen3MoeForCausalLM(config)
 
@@ -142,6 +147,8 @@ def prompts(*texts: str) -> list[Prompt]:
     return [Prompt(chr(ord("a") + n), text, ("even", "odd")[n % 2]) for n, text in enumerate(texts)]
 
 
-def run(model: Any, anatomy: Any, asked: Sequence[Prompt], needs: Sequence[str] = ("routes",), **options: Any) -> list[Captured]:
+def run(
+    model: Any, anatomy: Any, asked: Sequence[Prompt], needs: Sequence[str] = ("routes",), **options: Any
+) -> list[Captured]:
     """Everything a capture yields."""
     return list(capture(model, anatomy, tokenizer(), asked, CaptureOptions(**options), frozenset(needs)))
