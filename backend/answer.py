@@ -1,4 +1,4 @@
-"""From a question to its answer: the only path that computes. The API's jobs and the command line both come through here."""
+"""From a question to its answer: the only path that computes; the API's jobs and the command line both take it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 from analysis.result import Result
 from analysis.slots import SLOTS, text_digest
 from backend import planner
-from backend.checkpoints import Checkpoint
 from backend.question import Question, capture_key, digest
 from backend.runners import Runner
 from backend.runners.failures import TaskCancelled, TaskFailed
@@ -27,7 +26,6 @@ from backend.runners.messages import (
     Progress,
     ResultReady,
     RoutesReady,
-    ShardWork,
     SideFiles,
     StateReady,
     Task,
@@ -69,6 +67,7 @@ class Answering:
         self._runner = runner
         self._budget = memory_budget
         self._passes = _Passes()
+        self._pace: dict[str, float] = {}
 
     def stored(self, question: Question) -> Answer | None:
         """The answer if it was given before; nothing is loaded."""
@@ -80,6 +79,17 @@ class Answering:
         price = planner.plan(question, self._store).price
         planner.check_memory(price, question, self._budget)
         return price
+
+    def seconds(self, question: Question) -> float | None:
+        """How long this question's passes would take at the last pace of the same checkpoints; None if unknown."""
+        sides = planner.plan(question, self._store).sides
+        running = [
+            (side.checkpoint.fingerprint, planner.tokens(side, question.capture)) for side in sides if side.missing
+        ]
+        paces = [self._pace.get(fingerprint or "") for fingerprint, _ in running]
+        if not all(paces):
+            return None
+        return sum(tokens / pace for (_, tokens), pace in zip(running, paces, strict=True) if pace)
 
     def answer(self, question: Question, ticket: Ticket | None = None) -> Answer:
         """The answer, computed if it has to be.
@@ -123,16 +133,23 @@ class Answering:
             # Planned again: while this waited, another question may have run the very same pass.
             missing = planner.side(question, checkpoint, self._store).missing
             if missing:
-                task = CaptureTask(uuid.uuid4().hex, checkpoint, question.capture, missing)
-                for message in self._run(task, ticket, tell):
-                    self._keep(message, checkpoint, missing)
+                self._pass(CaptureTask(uuid.uuid4().hex, checkpoint, question.capture, missing), ticket, tell)
 
-    def _keep(self, message: Message, checkpoint: Checkpoint, missing: tuple[ShardWork, ...]) -> None:
-        about = {"checkpoint": checkpoint.id, "fingerprint": checkpoint.fingerprint}
+    def _pass(self, task: CaptureTask, ticket: Ticket, tell: Callable[[Progress], None]) -> None:
+        start, tokens = time.monotonic(), 0
+        for message in self._run(task, ticket, tell):
+            self._keep(message, task)
+            if isinstance(message, RoutesReady):
+                tokens += message.tokens
+        if tokens:
+            self._pace[task.checkpoint.fingerprint or ""] = tokens / (time.monotonic() - start)
+
+    def _keep(self, message: Message, task: CaptureTask) -> None:
+        about = {"checkpoint": task.checkpoint.id, "fingerprint": task.checkpoint.fingerprint}
         if isinstance(message, StateReady):
             self._store.put_state_file(message.key, message.statistic, about, message.artifact)
         if isinstance(message, RoutesReady):
-            shard = next(work for work in missing if work.routes == message.key)
+            shard = next(work for work in task.shards if work.routes == message.key)
             about |= {"prompts": [[p.id, text_digest(p.text)] for p in shard.prompts], "tokens": message.tokens}
             self._store.put_chunk(message.key, 0, about, message.artifact)
 
@@ -192,7 +209,7 @@ class _Passes:
     def alone(
         self, key: str, told: Callable[[Progress], None], check: Callable[[], None]
     ) -> Iterator[Callable[[Progress], None]]:
-        """Wait for our turn, told meanwhile of the progress of whoever has it; yields where our own progress is to be told."""
+        """Wait for our turn, told of the progress of whoever has it; yields where to tell our own."""
         self._enter(key, told, check)
 
         def tell(progress: Progress) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -23,6 +23,7 @@ JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 ENDED = ("done", "failed", "cancelled")
 STOPPED = "The service stopped before this was done; ask again, and what is stored already is not run twice."
 MOST_LIVE = 256
+STOP_SECONDS = 5.0
 PACE_SECONDS = 0.1
 """A stream sends no more often than this; only the latest progress matters."""
 
@@ -63,6 +64,7 @@ class Job:
 class _Live:
     job: Job
     ticket: Ticket
+    thread: threading.Thread | None = None
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -93,7 +95,8 @@ class Jobs:
             if len(self._live) >= MOST_LIVE:
                 raise Unavailable(f"{MOST_LIVE} questions are waiting already; try again when some are done.")
             live = self._begin(question, key)
-        threading.Thread(target=self._run, args=(question, live), name=f"job-{live.job.id[:8]}", daemon=True).start()
+            live.thread = threading.Thread(target=self._run, args=(question, live), name="job", daemon=True)
+            live.thread.start()
         return live.job
 
     def get(self, job: str) -> Job:
@@ -122,7 +125,7 @@ class Jobs:
         self._answering.cancel(live.ticket)
         return live.job
 
-    async def follow(self, job: str, seen: int = 0) -> AsyncIterator[Job]:
+    async def follow(self, job: str, seen: int = 0) -> AsyncGenerator[Job, None]:
         """The job now, unless its version was `seen` already, and then after every change until it has ended."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
@@ -158,6 +161,9 @@ class Jobs:
                 self._change(live, state="failed", message=STOPPED, finished=_now(), eta_seconds=None)
         for live in entries:
             self._answering.cancel(live.ticket)
+        for live in entries:
+            if live.thread:
+                live.thread.join(STOP_SECONDS)
 
     def _begin(self, question: Question, key: str) -> _Live:
         job = Job(
@@ -205,10 +211,11 @@ class Jobs:
             self._change(live, **began, stage=progress.stage, fraction=progress.fraction, eta_seconds=eta)
 
     def _change(self, live: _Live, **changes: Any) -> None:
-        """Under the lock. What has ended stays as it is."""
-        if live.job.ended:
+        """Under the lock. What has ended stays as it is, and what is the same already is no change."""
+        job = replace(live.job, **changes)
+        if live.job.ended or job == live.job:
             return
-        live.job = replace(live.job, **changes, version=live.job.version + 1)
+        live.job = replace(job, version=job.version + 1)
         if "state" in changes:
             self._store.save_job(live.job.to_json())
         for wake in live.watchers:

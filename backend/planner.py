@@ -1,8 +1,8 @@
 """Which passes a question still needs, in shards, and what they cost.
 
-A shard is 16 consecutive prompts of a set. Its states are stored under keys that know the checkpoint, the capture options, the prompts
-and the statistic's code, but no prompt set and no category: a set that grows runs only its new shards, and two sets share what they
-share.
+A shard is 16 consecutive prompts of a set. Its states are stored under keys that know the checkpoint, the capture
+options, the prompts and the statistic's code, but no prompt set and no category: a set that grows runs only its new
+shards, and two sets share what they share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from backend.store.arrays import Artifact
 
 SHARD = 16
 KEPT_BYTES_A_LAYER = 64 << 20
-"""A statistic that nobody asked for yet is kept along the way if a shard of it takes no more than this per MoE layer."""
+"""A statistic that nobody asked for yet is kept along the way if a shard of it takes no more per MoE layer."""
 CHARACTERS_A_TOKEN = 4
 """For prices only; the pass itself counts tokens."""
 LIVE_COPIES = 8
@@ -44,7 +44,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """One checkpoint of a question: stored states per statistic in prompt order, and the shards that still have to run."""
+    """One checkpoint of a question: stored states per statistic in prompt order, and the shards still to run."""
 
     checkpoint: Checkpoint
     stored: Mapping[str, tuple[Artifact, ...]]
@@ -71,13 +71,11 @@ class Plan:
 def plan(question: Question, kept: Kept) -> Plan:
     """What is stored and what is missing for this question."""
     sides = tuple(side(question, checkpoint, kept) for checkpoint in question.checkpoints)
-    prompts = [prompt for part in sides for shard in part.missing for prompt in shard.prompts]
-    tokens = sum(_tokens(prompt, question.capture) for prompt in prompts)
     running = [part.checkpoint for part in sides if part.missing]
     reads_weights = len(question.measure.statistics) < len(question.measure.reads)
     loaded = question.checkpoints if reads_weights else running
     memory = max((_memory(checkpoint, question.capture) for checkpoint in loaded), default=0)
-    return Plan(sides, Price(len(running), tokens, memory))
+    return Plan(sides, Price(len(running), sum(tokens(part, question.capture) for part in sides), memory))
 
 
 def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
@@ -100,12 +98,18 @@ def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
     return Side(checkpoint, stored, missing)
 
 
+def tokens(part: Side, capture: CaptureOptions) -> int:
+    """About how many tokens the missing shards of a side hold."""
+    return sum(_tokens(prompt, capture) for shard in part.missing for prompt in shard.prompts)
+
+
 def check_memory(price: Price, question: Question, budget: int) -> None:
     """Raises `TooLarge` where weights and one batch do not fit the budget."""
     if price.memory_bytes > budget:
         names = " and ".join(checkpoint.id for checkpoint in question.checkpoints)
         raise TooLarge(
-            f"{names} needs about {_gigabytes(price.memory_bytes)} for weights and one batch; the budget is {_gigabytes(budget)}. "
+            f"{names} needs about {_gigabytes(price.memory_bytes)} for weights and one batch; the budget is "
+            f"{_gigabytes(budget)}. "
             "Raise MOE_GEOMETRY_MEMORY (bytes) if the machine has more, or ask a smaller checkpoint."
         )
 
@@ -127,7 +131,7 @@ def shards(prompts: PromptSet) -> list[tuple[Prompt, ...]]:
 
 
 def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...]) -> dict[str, str]:
-    """Keys of what a shard's one pass makes: what was asked for, and all the cheap things that another pass would have to get later."""
+    """Keys of what a shard's one pass makes: what was asked for, and whatever is cheap to keep along the way."""
     return {
         name: state_key(statistic, checkpoint, question.capture, prompts)
         for name, statistic in statistics().items()

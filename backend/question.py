@@ -1,4 +1,4 @@
-"""A question: which measure, of which checkpoints, on which prompts, with which knobs. Its key holds everything that changes the answer."""
+"""A question: which measure, of which checkpoints, on which prompts, with which knobs; and its key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where model work runs. The backend knows this protocol and nothing of processes or clusters.
 
-A runner takes a task and hands back messages. It never sees the store: a task carries what it needs, and what comes back is files and
-frozen messages that the caller keeps.
+A runner takes a task and hands back messages. It never sees the catalogue: a task carries what it needs, and what comes
+back is files and frozen messages that the caller keeps.
 """
 
 from __future__ import annotations

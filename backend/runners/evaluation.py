@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import reduce
 
 from analysis import inference, measure
@@ -47,7 +47,7 @@ class Merged:
         return state
 
 
-def run(task: EvaluateTask, residents: Residents, merged: Merged) -> Iterator[Message]:
+def run(task: EvaluateTask, residents: Residents, merged: Merged) -> Generator[Message, None, None]:
     """Yields progress, then the result."""
     asked = measure.get(task.measure)
     yield Progress(task.id, f"measuring {asked.title.lower()}", 1.0, None)

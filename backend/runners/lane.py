@@ -6,6 +6,7 @@ import multiprocessing
 import queue
 import signal
 import threading
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -14,7 +15,21 @@ from backend.runners.worker import WorkerOptions, main
 
 # Never forked: torch, DuckDB and threads do not survive it.
 _CONTEXT = multiprocessing.get_context("spawn")
+
 STOPPED = "The service stopped before this was done; ask again, and what is stored already is not run twice."
+LONGEST_PAUSE = 30.0
+"""Seconds before another start of a worker that keeps dying before it is up."""
+
+Inbox = queue.Queue[Message | None]
+
+
+@dataclass
+class _Given:
+    """A task that the worker has, or will have once it is up."""
+
+    task: Task
+    inbox: Inbox
+    stage: str = ""
 
 
 class Lane:
@@ -25,22 +40,21 @@ class Lane:
         self._options = options
         self._lock = threading.Lock()
         self._wanted = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._connection: Connection | None = None
         self._process: BaseProcess | None = None
-        self._waiting: list[Task] = []
-        self._listeners: dict[str, queue.Queue[Message | None]] = {}
-        self._last: dict[str, str] = {}
+        self._given: dict[str, _Given] = {}
+        self._false_starts = 0
         if eager:
             self._wanted.set()
-        # The process is started by this thread alone: Linux sends the death signal when the *thread* that started a child ends.
+        # This thread alone starts the process: Linux sends the death signal when the *thread* that started it ends.
         self._thread = threading.Thread(target=self._keep, name=f"{options.lane}-lane", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
         """Whether it has tasks."""
-        return bool(self._listeners)
+        return bool(self._given)
 
     @property
     def restarting(self) -> bool:
@@ -52,71 +66,66 @@ class Lane:
         """The worker's process id while it lives."""
         return self._process.pid if self._process and self._process.is_alive() else None
 
-    def submit(self, task: Task) -> queue.Queue[Message | None]:
+    def submit(self, task: Task) -> Inbox:
         """Give it a task; its messages come through the queue, `Done` or `Failed` last."""
-        listener: queue.Queue[Message | None] = queue.Queue()
+        given = _Given(task, queue.Queue())
         with self._lock:
-            self._listeners[task.id] = listener
-            if not self._send(task):
-                self._waiting.append(task)
+            self._given[task.id] = given
+            self._send(task)
             self._wanted.set()
-        return listener
+        return given.inbox
 
     def cancel(self, task: str) -> None:
         """Forget the task; a worker of slow tasks, which cannot stop half way, is ended."""
         with self._lock:
-            if self._listeners.pop(task, None) is None:
+            if self._given.pop(task, None) is None:
                 return
-            self._last.pop(task, None)
-            self._waiting = [t for t in self._waiting if t.id != task]
             self._send(task)
-            if self._options.lane == "slow" and not self._listeners and self._process:
+            if self._options.lane == "slow" and not self._given and self._process:
                 self._process.kill()
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker; whoever still waits is told."""
         with self._lock:
-            self._closing = True
+            self._closing.set()
             self._wanted.set()
-            if self._connection:
-                self._connection.close()
             process = self._process
         if process and process.is_alive():
+            process.terminate()
             process.join(2)
             process.kill()
         self._thread.join(5)
+        self._fail_all(STOPPED)
 
-    def _send(self, item: Task | str) -> bool:
-        if self._connection is None:
-            return False
-        try:
-            self._connection.send(item)
-        except (OSError, ValueError):
-            return False
-        return True
+    def _send(self, item: Task | str) -> None:
+        """Under the lock. A worker that is not up gets its tasks later; one that just died is noticed by its reader."""
+        if self._connection is not None:
+            try:
+                self._connection.send(item)
+            except (OSError, ValueError):
+                return
 
     def _keep(self) -> None:
         while True:
             self._wanted.wait()
-            if self._closing:
-                return self._fail_all(STOPPED)
+            if self._closing.is_set():
+                return
             connection = self._start()
             self._read(connection)
             self._stopped(connection)
 
     def _start(self) -> Connection:
         ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(
-            target=main, args=(theirs, self._options), name=f"moe-geometry-{self._options.lane}", daemon=True
-        )
+        name = f"moe-geometry-{self._options.lane}"
+        process = _CONTEXT.Process(target=main, args=(theirs, self._options), name=name, daemon=True)
         process.start()
         theirs.close()
         with self._lock:
-            self._process = process
-            self._connection = ours
-            waiting, self._waiting = self._waiting, []
-            for task in waiting:
-                self._send(task)
+            self._process, self._connection = process, ours
+            for given in self._given.values():
+                self._send(given.task)
+            if self._closing.is_set():
+                process.terminate()
         return ours
 
     def _read(self, connection: Connection) -> None:
@@ -129,52 +138,48 @@ class Lane:
     def _route(self, message: Message) -> None:
         if isinstance(message, Ready):
             self.ready = message
+            self._false_starts = 0
             return
         with self._lock:
-            listener = self._listeners.get(message.task)
-            if isinstance(message, Progress):
-                self._last[message.task] = message.stage
+            given = self._given.get(message.task)
+            if given and isinstance(message, Progress):
+                given.stage = message.stage
             if isinstance(message, Done | Failed):
-                self._listeners.pop(message.task, None)
-                self._last.pop(message.task, None)
-        if listener:
-            listener.put(message)
+                self._given.pop(message.task, None)
+        if given:
+            given.inbox.put(message)
 
     def _stopped(self, connection: Connection) -> None:
         process = self._process
         if process:
             process.join(5)
+        code = process.exitcode if process else None
         with self._lock:
             self._connection = None
-            self.ready = None
+            came_up, self.ready = self.ready is not None, None
             connection.close()
-            idle = process is not None and process.exitcode == 0
-            if idle and not self._closing and not self._listeners:
+            # A worker on demand leaves when idle; a task that crossed its leaving is given to the next one.
+            if not self._given and (code == 0 or self._options.lane == "slow") and not self._closing.is_set():
                 self._wanted.clear()
-        if not idle and not self._closing:
-            self._fail_all(None, _death(process))
-            if self._options.lane == "slow":
-                self._wanted.clear()
+        if code != 0 and not self._closing.is_set():
+            self._fail_all(f"The worker {_death(code)}")
+        if not came_up:
+            self._false_starts += 1
+            self._closing.wait(min(2.0**self._false_starts, LONGEST_PAUSE))
 
-    def _fail_all(self, sentence: str | None, death: str = "") -> None:
+    def _fail_all(self, sentence: str) -> None:
         with self._lock:
-            listeners, self._listeners = self._listeners, {}
-            last, self._last = self._last, {}
-            self._waiting = []
-        for task, listener in listeners.items():
-            at = f" at “{last[task]}”" if task in last else ""
-            listener.put(
-                Failed(
-                    task,
-                    sentence
-                    or f"The worker {death}{at}. The service goes on; ask again, and finished shards are not run twice.",
-                )
+            given, self._given = self._given, {}
+        for each in given.values():
+            at = f" (at “{each.stage}”)" if each.stage else ""
+            again = (
+                "" if sentence == STOPPED else f"{at}. Ask again: the service goes on, and finished shards are kept."
             )
+            each.inbox.put(Failed(each.task.id, sentence + again))
 
 
-def _death(process: BaseProcess | None) -> str:
-    code = process.exitcode if process else None
+def _death(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended unexpectedly (exit code {code})"
     name = signal.Signals(-code).name
-    return f"was killed ({name}; often the machine is out of memory)" if name == "SIGKILL" else f"died of {name}"
+    return "was killed (SIGKILL; often the machine is out of memory)" if name == "SIGKILL" else f"died of {name}"

@@ -10,10 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Queue
 
+from backend.runners.device import resolve_device
 from backend.runners.failures import TaskCancelled, TaskFailed
-from backend.runners.lane import Lane
+from backend.runners.lane import Inbox, Lane
 from backend.runners.messages import Done, Failed, Message, Task
 from backend.runners.messages import Lane as LaneName
 from backend.runners.worker import WorkerOptions
@@ -27,28 +27,27 @@ class LocalRunner:
 
     def __init__(self, store: Path, device: str = "auto", memory_budget: int = 4 << 30, eager: bool = False):
         self.log: deque[Task | Message] = deque(maxlen=REMEMBERED)
-        self._device = device
+        self._device = resolve_device(device)
         cores = os.cpu_count() or 1
         self._lanes: dict[LaneName, Lane] = {}
         for name in ("model", "quick", "slow"):
             options = WorkerOptions(
                 lane=name,
                 store=store.absolute(),
-                device=device,
+                device=self._device if name == "model" else "cpu",
                 memory_budget=memory_budget,
                 # The lanes share the cores: on two, a pass and a quick answer run side by side.
                 threads=max(cores - 1, 1) if name == "model" else 1,
                 idle_seconds=IDLE_SECONDS if name == "slow" else None,
             )
             self._lanes[name] = Lane(options, eager=eager and name != "slow")
-        self._where: dict[str, tuple[LaneName, Queue[Message | None]]] = {}
+        self._where: dict[str, tuple[LaneName, Inbox]] = {}
         self._lock = threading.Lock()
 
     @property
     def device(self) -> str:
-        """As the worker resolved it, or as asked for while it is still starting."""
-        ready = self._lanes["model"].ready
-        return ready.device if ready else self._device
+        """Where models run."""
+        return self._device
 
     @property
     def status(self) -> str:
@@ -80,7 +79,7 @@ class LocalRunner:
                     return
                 yield message
         finally:
-            # Reached early too, when the caller stops reading: the worker has to drop the task then. After the end this is a no-op.
+            # Reached early too, when the caller stops reading: the worker has to drop the task then.
             with self._lock:
                 del self._where[task.id]
             self._lanes[task.lane].cancel(task.id)

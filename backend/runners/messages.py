@@ -1,6 +1,7 @@
 """What goes into a worker and what comes out of it: frozen, picklable, complete.
 
-A `CaptureTask` is expensive (it loads a model and runs it); an `EvaluateTask` is cheap (it merges stored states and calls a measure).
+A `CaptureTask` is expensive (it loads a model and runs it); an `EvaluateTask` is cheap (it merges stored states and
+calls a measure).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Lane = Literal["model", "quick", "slow"]
 
 @dataclass(frozen=True)
 class ShardWork:
-    """Some consecutive prompts, and the states to make of them: statistic -> key. `routes` is the key of their routing chunk."""
+    """Some consecutive prompts, the states to make of them (statistic -> key), and the key of their routing chunk."""
 
     prompts: tuple[Prompt, ...]
     statistics: Mapping[str, str]
@@ -40,7 +41,7 @@ class CaptureTask:
 
 @dataclass(frozen=True)
 class SideFiles:
-    """One side of a measure: stored states per statistic (in prompt order), labels of its prompts, and where its weights are."""
+    """One side of a measure: stored states in prompt order, labels of its prompts, and where its weights are."""
 
     states: Mapping[str, tuple[Artifact, ...]]
     categories: Mapping[tuple[str, str], str]

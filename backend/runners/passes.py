@@ -1,9 +1,9 @@
-"""A capture task, step by step: one forward pass feeds every statistic that wants it, and the routing chunk beside them."""
+"""A capture task, step by step: one forward pass feeds every statistic, and the routing chunk beside them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from analysis.slots import LayerBatch, RouteBatch
 from analysis.statistic import State, Statistic
@@ -16,7 +16,7 @@ from backend.runners.routes_chunk import RoutesChunk
 from backend.store.arrays import Arrays
 
 
-def run(task: CaptureTask, residents: Residents, arrays: Arrays) -> Iterator[Message]:
+def run(task: CaptureTask, residents: Residents, arrays: Arrays) -> Generator[Message, None, None]:
     """Yields after every batch, so that the worker can look at its inbox, run something shorter, or drop this."""
     name = task.checkpoint.id
     if not residents.holds(task.checkpoint):
@@ -49,7 +49,9 @@ class Meter:
         return Progress(self._task.id, stage, self._done / max(self._total, 1), eta, left)
 
 
-def _shard(task: CaptureTask, work: ShardWork, residents: Residents, arrays: Arrays, meter: Meter) -> Iterator[Message]:
+def _shard(
+    task: CaptureTask, work: ShardWork, residents: Residents, arrays: Arrays, meter: Meter
+) -> Generator[Message, None, None]:
     wanted = [get_statistic(name) for name in work.statistics]
     resident = residents.get(task.checkpoint)
     needs = frozenset().union(*(s.needs for s in wanted)) | {"routes"}

@@ -1,4 +1,4 @@
-"""The routing of a shard, token by token, as one Parquet file: what a page of tokens is drawn from without another pass."""
+"""The routing of a shard, token by token, as one Parquet file: a page of tokens needs no other pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RoutesChunk:
         self._tables: list[pa.Table] = []
 
     def add(self, batch: RouteBatch) -> None:
-        """One row per layer, token and slot; `layer` is the decoder's label, `role` 0 for prompt and 1 for generated."""
+        """One row per layer, token and slot; `layer` is the decoder's label, `role` 0 prompt, 1 generated."""
         layers, tokens, slots = batch.indices.shape
         self.tokens += tokens
         keys = batch.keys

@@ -1,12 +1,13 @@
 """The worker process: takes tasks from a pipe, runs them in turns, sends messages back. It never opens the catalogue.
 
-Tasks are generators. Between two steps the worker looks at its inbox and goes on with whatever has the least left to do, so a short
-question never waits for a long pass.
+Tasks are generators. Between two steps the worker looks at its inbox and goes on with whatever has the least left to
+do, so a short question never waits for a long pass.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.metadata
 import os
 import queue
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,7 +45,7 @@ class WorkerOptions:
 class Running:
     """A task under way and what it has left."""
 
-    steps: Iterator[Message]
+    steps: Generator[Message, None, None]
     left: int
 
 
@@ -67,7 +68,8 @@ class Worker:
         from backend.store.arrays import Arrays
 
         torch.set_num_threads(options.threads)
-        self._device = resolve_device(options.device if options.lane == "model" else "cpu")
+        _warm(options.lane)
+        self._device = options.device
         self._arrays = Arrays(options.store)
         self._residents = Residents(self._device, options.memory_budget)
         self._merged = Merged(self._arrays)
@@ -92,11 +94,11 @@ class Worker:
             if isinstance(item, str):
                 dropped = self._running.pop(item, None)
                 if dropped:
-                    dropped.steps.close()  # type: ignore[attr-defined]
+                    dropped.steps.close()
             else:
                 self._running[item.id] = Running(self._begin(item), _size(item))
 
-    def _begin(self, task: Task) -> Iterator[Message]:
+    def _begin(self, task: Task) -> Generator[Message, None, None]:
         from backend.runners import evaluation, passes
 
         if isinstance(task, CaptureTask):
@@ -113,21 +115,9 @@ class Worker:
             self._end(Failed(task, str(error), refusal=True))
         except TaskFailed as error:
             self._end(Failed(task, str(error)))
-        except MemoryError as error:
-            self._end(
-                Failed(
-                    task,
-                    f"The machine has no memory left for this ({error}); ask a smaller checkpoint or fewer tokens.",
-                )
-            )
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            self._end(
-                Failed(
-                    task,
-                    f"The worker met an error it does not know ({type(error).__name__}: {error}). Its log has the trace.",
-                )
-            )
+            self._end(Failed(task, _unknown(error)))
         else:
             if isinstance(message, Progress):
                 running.left = message.left
@@ -144,20 +134,21 @@ class Worker:
             os._exit(0)
 
 
-def resolve_device(name: str) -> str:
-    """`auto` becomes the first CUDA device, or the CPU; a device that is not there is refused."""
-    import torch
+def _warm(lane: Lane) -> None:
+    """Import what the first task would wait for."""
+    from analysis.measure import measures
 
-    if name == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
-        return name
-    count = torch.cuda.device_count()
-    if name not in ["cuda", *(f"cuda:{n}" for n in range(count))]:
-        raise Refusal(
-            f"MOE_GEOMETRY_DEVICE is {name!r}; this machine has cpu and {count} CUDA device(s). Use auto, cpu or cuda:N."
-        )
-    return name
+    measures()
+    models = ("transformers",) if lane == "model" else ()
+    for name in ("backend.runners.evaluation", "backend.runners.passes", *models):
+        importlib.import_module(name)
+
+
+def _unknown(error: Exception) -> str:
+    # torch's own out-of-memory error is no MemoryError.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "The device has no memory left for this; ask a smaller checkpoint, or stop what else runs there."
+    return f"The worker met an error it does not know ({type(error).__name__}: {error})."
 
 
 def _size(task: Task) -> int:

@@ -1,0 +1,94 @@
+"""The store opened by this very process, with the same runner a backend has; released at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backend.answer import Answering, Ticket
+from backend.capture import CaptureOptions
+from backend.checkpoints import Checkpoint, Checkpoints, inspect
+from backend.cli.door import Progress, Wanted
+from backend.prompts import Prompts, PromptSet, parse, read_file
+from backend.question import ask
+from backend.runners.local import LocalRunner
+from backend.settings import Settings
+from backend.store import Store
+from backend.wire import to_json
+
+
+class LocalDoor:
+    """Implements `Door`. Workers start with the first question that the store cannot answer."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._store = Store.open(settings.store)
+        self._prompts = Prompts(settings, self._store)
+        self._runner = LocalRunner(settings.store, settings.device, settings.memory_budget)
+
+    def __enter__(self) -> LocalDoor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.close()
+        self._store.close()
+
+    def ask(self, wanted: Wanted, progress: Progress) -> dict[str, Any]:
+        """Answer here."""
+        checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
+        prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
+        question = ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
+        ticket = Ticket(progress=lambda p: progress(p.stage, p.fraction, p.eta_seconds))
+        answer = Answering(self._store, self._runner, self._settings.memory_budget).answer(question, ticket)
+        return to_json(answer.result, answer.provenance)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """All checkpoints."""
+        return [c.to_json() for c in Checkpoints(self._settings, self._store).list()]
+
+    def inspect(self, source: str) -> dict[str, Any]:
+        """Headers only."""
+        return inspect(source, _trusting(self._settings, source)).to_json()
+
+    def register(self, source: str) -> dict[str, Any]:
+        """Keep it; at one's own terminal any folder may be named."""
+        return Checkpoints(_trusting(self._settings, source), self._store).register(source).to_json()
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """All sets."""
+        return self._prompts.list()
+
+    def prompt_set(self, name: str) -> dict[str, Any]:
+        """One set with all its rows."""
+        found = self._prompts.find(name)
+        rows = [{"id": p.id, "text": p.text, "category": p.category} for p in found.prompts]
+        return found.summary() | {"rows": rows}
+
+    def add_prompts(self, path: str) -> dict[str, Any]:
+        """Keep the rows that pass."""
+        with Path(path).open("rb") as file:
+            report = parse(file, Path(path).name, self._settings.upload_cap)
+        return report.to_json() | self._prompts.add(report).summary()
+
+    def delete_prompts(self, name: str) -> None:
+        """Forget a set."""
+        self._prompts.delete(name)
+
+    def sql(self, query: str) -> dict[str, Any]:
+        """One SELECT."""
+        return self._store.sql(query).to_json()
+
+    def _checkpoint(self, name: str) -> Checkpoint:
+        if Path(name).is_dir():
+            return Checkpoints(_trusting(self._settings, name), self._store).register(name)
+        return Checkpoints(self._settings, self._store).find(name)
+
+    def _prompt_set(self, name: str) -> PromptSet:
+        return read_file(Path(name)) if Path(name).is_file() else self._prompts.find(name)
+
+
+def _trusting(settings: Settings, source: str) -> Settings:
+    """The roots with the folder that was named: whoever sits at the terminal can read it anyway."""
+    parent = Path(source).expanduser().resolve().parent
+    return replace(settings, extra_roots=(*settings.extra_roots, parent)) if Path(source).is_dir() else settings

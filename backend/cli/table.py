@@ -1,0 +1,47 @@
+"""Answers and lists as text columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+
+def answer_table(answer: dict[str, Any]) -> str:
+    """One row a cell with its labels; title, unit, null and caveats around it."""
+    about, axes = answer["provenance"], answer["axes"]
+    cells = list(itertools.product(*(axis["labels"] for axis in axes)))
+    columns = {"value": answer["values"]}
+    columns |= {name: answer["interval"][name] for name in ("low", "high") if name in answer["interval"]}
+    rows = [
+        [*labels, *(number(_at(values, place)) for values in columns.values())]
+        for labels, place in zip(cells, itertools.product(*(range(len(a["labels"])) for a in axes)), strict=True)
+    ]
+    null = answer["null"].get("reason") or answer["null"]["how"]
+    lines = [
+        f"{about['title']} ({answer['measure']}) of {', '.join(c['id'] for c in about['checkpoints'])}",
+        f"unit: {answer['unit']}",
+        columned([*(axis["name"] for axis in axes), *columns], rows),
+        f"null: {null}",
+        f"interval: {answer['interval'].get('reason') or answer['interval']['how']}",
+        *(f"caveat: {caveat}" for caveat in answer["caveats"]),
+    ]
+    return "\n".join(lines)
+
+
+def columned(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Left-aligned columns."""
+    texts = [list(map(str, header)), *([("" if cell is None else str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(text) for text in column) for column in zip(*texts, strict=True)]
+    return "\n".join("  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in texts)
+
+
+def number(value: float | str) -> str:
+    """Six digits; non-finite numbers are words already."""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _at(values: Any, place: tuple[int, ...]) -> Any:
+    for index in place:
+        values = values[index]
+    return values

@@ -1,0 +1,141 @@
+"""Questions: an answer at once where the store has it, else a job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend import wire
+from backend.answer import Answer
+from backend.capture import CaptureOptions
+from backend.errors import NotFound, Unavailable
+from backend.jobs import Job
+from backend.question import Question, ask
+from backend.routes.services import Running
+from backend.runners.failures import TaskFailed
+from backend.services import Services
+
+router = APIRouter(prefix="/questions", tags=["questions"])
+
+MOST_WAIT = 20.0
+
+
+class CaptureBody(BaseModel):
+    """How prompts are run."""
+
+    model_config = ConfigDict(extra="forbid")
+    generate: int = Field(0, ge=0, le=4096)
+    chat_template: bool = False
+
+
+class QuestionBody(BaseModel):
+    """A question in names. `wait` seconds are spent before a job is answered with; `only_stored` starts none."""
+
+    model_config = ConfigDict(extra="forbid")
+    measure: str
+    checkpoints: list[str] = Field(min_length=1, max_length=2)
+    prompts: str | None = None
+    knobs: dict[str, bool | int | float | str] = {}
+    capture: CaptureBody = CaptureBody()
+    wait: float = Field(0.0, ge=0, le=MOST_WAIT)
+    only_stored: bool = False
+
+
+@router.post("")
+async def put(services: Running, request: Request, body: QuestionBody) -> Response:
+    """The answer, or 202 and the job that will have it."""
+    question = await asyncio.to_thread(_question, services, body)
+    found = await asyncio.to_thread(services.answering.stored, question)
+    if found:
+        return answered(request, found)
+    if body.only_stored:
+        return await asyncio.to_thread(_cost, services, question)
+    # A question the machine cannot pay for is refused here, before it becomes a job.
+    await asyncio.to_thread(services.answering.price, question)
+    job = await asyncio.to_thread(services.jobs.ask, question)
+    job = await _ended(services, job.id, body.wait)
+    if job and job.state == "done":
+        found = await asyncio.to_thread(services.answering.stored, question)
+        if found:
+            return answered(request, found)
+    if job and job.state == "failed":
+        raise TaskFailed(job.message or "", job.refused)
+    return _accepted(job, question)
+
+
+@router.get("")
+def every(services: Running) -> dict[str, Any]:
+    """What has been answered, newest first."""
+    return {"questions": services.store.answers()}
+
+
+@router.get("/{key}")
+def one(
+    services: Running,
+    request: Request,
+    key: str,
+    form: Annotated[str | None, Query(alias="format")] = None,
+) -> Response:
+    """A stored answer; `format` is csv, parquet or npy for a file to keep."""
+    told = services.store.get_answer(key)
+    if told is None:
+        raise NotFound(f"No question with the key {key!r} has been answered.")
+    if form is None:
+        return answered(request, Answer(told.result, told.provenance))
+    data = wire.to_file(told.result, told.provenance, form)
+    name = f"{told.result.measure}-{key[:8]}.{form}"
+    return Response(
+        data, media_type=wire.FORMATS[form], headers={"content-disposition": f'attachment; filename="{name}"'}
+    )
+
+
+def answered(request: Request, answer: Answer) -> Response:
+    """As Arrow if the client accepts it, else as JSON."""
+    if wire.ARROW_STREAM in request.headers.get("accept", ""):
+        return Response(wire.to_arrow(answer.result, answer.provenance), media_type=wire.ARROW_STREAM)
+    text = json.dumps(wire.to_json(answer.result, answer.provenance), allow_nan=False)
+    return Response(text, media_type="application/json")
+
+
+def _question(services: Services, body: QuestionBody) -> Question:
+    return ask(
+        body.measure,
+        [services.checkpoints.find(name) for name in body.checkpoints],
+        services.prompts.find(body.prompts) if body.prompts else None,
+        body.knobs,
+        CaptureOptions(generate=body.capture.generate, chat_template=body.capture.chat_template),
+    )
+
+
+def _cost(services: Services, question: Question) -> Response:
+    cost = asdict(services.answering.price(question)) | {"seconds": services.answering.seconds(question)}
+    problem = {"type": "about:blank", "title": "Not asked yet", "status": 404, "key": question.key, "cost": cost}
+    problem["detail"] = f"{question.measure.title} has not been asked of this yet."
+    return JSONResponse(problem, 404, media_type="application/problem+json")
+
+
+async def _ended(services: Services, job: str, seconds: float) -> Job:
+    """The job once it has ended, or as it stands after these seconds."""
+
+    async def end() -> Job:
+        async for now in services.jobs.follow(job):
+            if now.ended:
+                return now
+        raise Unavailable("The job is gone.")
+
+    try:
+        return await asyncio.wait_for(end(), seconds)
+    except TimeoutError:
+        return await asyncio.to_thread(services.jobs.get, job)
+
+
+def _accepted(job: Job, question: Question) -> Response:
+    where = f"/api/v1/jobs/{job.id}"
+    body = {"job": job.id, "key": question.key, "events": f"{where}/events"}
+    return JSONResponse(body, 202, headers={"location": where})
