@@ -1,4 +1,6 @@
-"""What the backend refuses, each with the status a client sees; the text is a sentence that says what was seen and what would be right.
+"""What the backend refuses, each with the status a client sees.
+
+The text is a sentence that says what was seen and what would be right.
 
 Refusal (422)
  +- NotFound (404)      a name nobody registered

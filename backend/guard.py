@@ -1,4 +1,4 @@
-"""What stands before every route: a cap on bodies, a refusal of other sites' browsers, and headers that close what is not needed."""
+"""What stands before every route: a cap on bodies, a refusal of other sites' pages, headers that close the rest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _counted(receive: Receive, cap: int) -> Receive:
 
 
 async def _drain(receive: Receive, cap: int) -> None:
-    """Read on for a while, keeping nothing: most clients send all before they listen, and would see a broken pipe and no reason."""
+    """Read on for a while, keeping nothing: a client that sends all before it listens would see a broken pipe."""
     left = 4 * cap
     while left > 0:
         message = await receive()
@@ -91,4 +91,4 @@ def _too_large(cap: int) -> ASGIApp:
 
 
 def _sentence(cap: int) -> str:
-    return f"The request has more than {cap:,} bytes ({cap / (1 << 20):g} MiB), the most that is read here; send less at a time."
+    return f"The request has more than {cap:,} bytes ({cap / (1 << 20):g} MiB), the most that is read here; send less."

@@ -1,4 +1,4 @@
-"""Everything that goes wrong, as application/problem+json (RFC 9457): one table from exception to status and sentence."""
+"""Everything that goes wrong, as application/problem+json (RFC 9457): from exception to status and sentence."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Services:
 
 @contextlib.contextmanager
 def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[Services]:
-    """Open the store and start the runner (unless one is given); on leaving, stop jobs and runner and give the store back.
+    """Open the store and start the runner, unless one is given; on leaving, stop both and give the store back.
 
     Raises:
         StoreBusy: Another process holds the store; the text names it.

@@ -1,7 +1,7 @@
 """An answer's ways out of the house and back: JSON, Arrow, and files (CSV, Parquet, npy).
 
-Arrow is the bulk form, on the wire and in the store: `values` (float64, C order) beside the bounds and the null, which is
-broadcast to every row; the schema's metadata holds the answer without its arrays, so nothing of it is lost.
+Arrow is the bulk form, on the wire and in the store: `values` (float64, C order) beside the bounds and the null, which
+is broadcast to every row; the schema's metadata holds the answer without its arrays, so nothing of it is lost.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def to_file(result: Result, provenance: Mapping[str, Any], kind: str) -> bytes:
 
 
 def long_table(result: Result) -> pa.Table:
-    """One row per cell: a label column per axis, then `value`, `low`, `high`, `null_mean`, `null_low`, `null_high` (null if absent)."""
+    """One row per cell: a label per axis, then `value`, `low`, `high`, `null_mean`, `null_low`, `null_high`."""
     shape = np.shape(result.values)
     columns: dict[str, pa.Array] = dict(zip(axis_columns(result.axes), label_columns(result.axes, shape), strict=True))
     arrays = {"value": result.values, **_arrays(result)}

@@ -32,7 +32,12 @@ class Checkpoints:
         return scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
 
     def find(self, name: str) -> Checkpoint:
-        """The checkpoint of this id or source, its fingerprint known; raises `NotFound` with the known ids, `Refusal` if it is broken."""
+        """The checkpoint of this id or source, its fingerprint known.
+
+        Raises:
+            NotFound: Nothing is called so; the known ids are listed.
+            Refusal: Its files cannot be used.
+        """
         every = self.list()
         found = next((c for c in every if name in (c.id, c.source)), None) or self._at_path(name, every)
         if found is None:
@@ -57,13 +62,18 @@ class Checkpoints:
         return found
 
     def delete(self, name: str) -> None:
-        """Forget a registered one; its files and answers stay. Raises `NotFound`, or `Conflict` for one that lies under a root."""
+        """Forget a registered one; its files and answers stay.
+
+        Raises:
+            NotFound: Nothing is called so.
+            Conflict: It lies under a root, so the next look would find it again.
+        """
         if self._store.delete_checkpoint(name):
             return
         known = [c.id for c in self.list()]
         if name in known:
             raise Conflict(
-                f"{name} lies in a folder that is read on every start, so it is not registered and cannot be deleted here."
+                f"{name} lies in a folder that is always read, so it is not registered and cannot be deleted here."
             )
         raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.", known=known)
 
@@ -87,5 +97,6 @@ class Checkpoints:
         return replace(checkpoint, fingerprint=now.fingerprint, stamp=now.stamp)
 
     def _roots(self, checkpoint: Checkpoint) -> tuple[Path, ...] | None:
-        # Registering a folder named it as good to read (at the terminal it may lie anywhere); links out of it are still refused.
+        # Registering a folder named it as good to read (at the terminal it may lie anywhere); links out of it are
+        # still refused.
         return None if checkpoint.revision else (*self._settings.checkpoint_roots, Path(checkpoint.folder))

@@ -1,4 +1,4 @@
-"""Digests of files' content, remembered by path, size and times, so that a large file is hashed once and a changed one again."""
+"""Digests of files' content, remembered by path, size and times: a large file is hashed once, a changed one again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Digests:
 
 
 def file_stamp(path: Path) -> str:
-    """Size and times of a file. The change time is in it because a copy can set the modification time back, but not that one."""
+    """Size and times of a file; the change time too, since a copy sets the modification time back, but not that."""
     found = path.stat()
     return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_ino}"
 

@@ -1,4 +1,7 @@
-"""What config and headers say of a model: architecture, experts, sizes, memory. Nothing is loaded, no code of the folder is run."""
+"""What config and headers say of a model: architecture, experts, sizes, memory.
+
+Nothing is loaded, and no code of the folder is run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ HIDDEN = (
     "intermediate_size",
     "ffn_dim",
 )
-"""Names under which configs keep the number of routed experts, of experts per token, and an expert's width; the first found counts."""
+"""Names under which configs keep the number of routed experts, of experts per token, and an expert's width.
+
+The first found counts.
+"""
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -57,7 +63,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: str) -> dict[str, Any]:
-    """The fields of `Checkpoint` that config and headers decide; raises `Refusal` for a model transformers does not know."""
+    """The fields of `Checkpoint` that config and headers decide; raises `Refusal` for an architecture nobody knows."""
     config = _typed(raw, where)
     text = config.get_text_config()
     experts = _whole(text, EXPERTS)

@@ -1,5 +1,6 @@
-"""The header of a safetensors file, read without its weights: 8 bytes of length, then JSON with dtype, shape and offsets of each tensor.
+"""The header of a safetensors file, read without its weights.
 
+8 bytes of length, then JSON with dtype, shape and offsets of each tensor.
 Format: github.com/huggingface/safetensors, README, "Format".
 """
 
@@ -51,7 +52,7 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files a model in this folder is made of; raises `Refusal` if there are none or a shard is missing."""
+    """The safetensors files a model in this folder is made of; raises `Refusal` if one is missing."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if not index.is_file():
         if not single.is_file():
@@ -113,14 +114,15 @@ def _no_weights(folder: Path) -> Refusal:
     pickles = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".ckpt", ".pkl"))]
     if pickles:
         return Refusal(
-            f"{folder} holds {pickles[0]}, a pickle, which can run code when it is opened; only safetensors are read. If you trust it, convert "
-            f"it: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
-            f".save_pretrained('{folder}-safetensors')\""
+            f"{folder} holds {pickles[0]}, a pickle, which can run code when it is opened; only safetensors are read. "
+            f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
         )
     others = [n for n in names if n.endswith(".safetensors")]
     if others:
         return Refusal(
-            f"{folder} holds {others[0]} but neither model.safetensors nor model.safetensors.index.json, which say what the model is made of."
+            f"{folder} holds {others[0]}, but neither model.safetensors nor model.safetensors.index.json, which say "
+            "what the model is made of."
         )
     return Refusal(f"{folder} holds no weights: no model.safetensors among {named(names)}.")
 

@@ -1,4 +1,7 @@
-"""The model hub: headers by range request, then safetensors and JSON alone, at a pinned commit. Pickles and code are never fetched."""
+"""The model hub: headers by range request, then safetensors and JSON alone, at a pinned commit.
+
+Pickles and code are never fetched.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def read(name: str, revision: str | None, token: str | None) -> tuple[dict[str, 
 
 
 def download(name: str, revision: str | None, token: str | None) -> tuple[Path, str]:
-    """The folder of a hub model on this machine and its commit; from the hub's cache where the hub cannot be reached."""
+    """The folder of a hub model and its commit; from the cache of earlier downloads where the hub cannot be reached."""
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -62,8 +65,8 @@ def _commit(api: Any, name: str, revision: str | None) -> str:
     files = [sibling.rfilename for sibling in info.siblings or ()]
     if not any(file.endswith(".safetensors") for file in files):
         raise Refusal(
-            f"{name} on the hub has no safetensors file, and pickles are never read; ask for a revision that has (the hub's converter offers "
-            "refs/pr/...), or convert it and register the folder."
+            f"{name} on the hub has no safetensors file, and pickles are never read; ask for a revision that has (the "
+            "hub's converter offers refs/pr/...), or convert it and register the folder."
         )
     return info.sha
 
@@ -93,6 +96,6 @@ def _told(name: str, revision: str | None) -> Iterator[None]:
         raise Refusal(f"{name} is no hub id: {error}") from error
     except Exception as error:  # whatever HTTP library the hub's client uses, its errors mean: not reachable
         raise Unavailable(
-            f"The model hub cannot be reached for {name} ({type(error).__name__}); no local folder has that name. Give a folder, or try again "
-            "when online."
+            f"The model hub cannot be reached for {name} ({type(error).__name__}); no local folder has that name. "
+            "Give a folder, or try again when online."
         ) from error

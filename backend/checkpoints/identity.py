@@ -8,10 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Identity and sizes of one checkpoint. `error` is a sentence where the folder cannot be used; then the sizes are zero.
+    """Identity and sizes of one checkpoint.
 
-    `folder` is where its files lie on this machine and `stamp` their sizes and times when they were read: a load that finds another stamp
-    refuses. `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
+    `error` is a sentence where the folder cannot be used; then the sizes are zero. `folder` is where its files lie on
+    this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
+    `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
     """
 
     id: str

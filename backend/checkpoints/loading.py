@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
-    """The model in evaluation mode; raises `Refusal` if it cannot be loaded whole, `Conflict` if its files changed since it was read."""
+    """The model in evaluation mode.
+
+    Raises:
+        Refusal: It cannot be loaded whole.
+        Conflict: Its files changed since its headers were read.
+    """
     from transformers import AutoModel, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -25,7 +30,7 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
     writes = {MODEL_TYPE, *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-    kind = AutoModelForCausalLM if read_config(folder)["model_type"] in writes else AutoModel
+    kind: Any = AutoModelForCausalLM if read_config(folder)["model_type"] in writes else AutoModel
     try:
         model, report = kind.from_pretrained(
             folder,
@@ -56,8 +61,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise Refusal(
-            f"{checkpoint.id} has no tokenizer that transformers can read ({_first_line(error)}); put tokenizer.json and "
-            "tokenizer_config.json beside its weights."
+            f"{checkpoint.id} has no tokenizer that transformers can read ({_first_line(error)}); put tokenizer.json "
+            "and tokenizer_config.json beside its weights."
         ) from error
 
 

@@ -46,7 +46,7 @@ def fetch(source: str, settings: Settings, revision: str | None, digests: Digest
 
 
 def local_folder(source: str, settings: Settings) -> Path | None:
-    """The folder a source means, or None if it can only be a hub id; raises `Refusal` for neither, or outside the roots."""
+    """The folder a source means, or None if it can only be a hub id; raises `Refusal` for anything else."""
     path = Path(source).expanduser()
     if "\0" in source or not source.strip():
         raise Refusal("The source is empty; give a folder or a hub id such as allenai/OLMoE-1B-7B-0924.")
@@ -64,8 +64,8 @@ def local_folder(source: str, settings: Settings) -> Path | None:
     roots = ", ".join(str(root) for root in settings.checkpoint_roots)
     if not inside:
         raise Refusal(
-            f"{source} lies outside the folders that checkpoints are read from ({roots}); name its parent in MOE_GEOMETRY_ROOTS "
-            f"(several are separated by {os.pathsep!r})."
+            f"{source} lies outside the folders that checkpoints are read from ({roots}); name its parent in "
+            f"MOE_GEOMETRY_ROOTS (several are separated by {os.pathsep!r})."
         )
     raise Refusal(f"There is no folder {source}; checkpoints are read from {roots}.")
 

@@ -64,7 +64,11 @@ def load_shipped(folder: Path) -> tuple[PromptSet, ...]:
 
 
 def read_file(path: Path) -> PromptSet:
-    """The prompts of a file on this machine; raises `Refusal` with the first bad row, since nobody is there to look at a preview."""
+    """The prompts of a file on this machine.
+
+    Raises:
+        Refusal: The first row that cannot be used; here nobody looks at a preview, so none is left out silently.
+    """
     with path.open("rb") as file:
         report = parse(file, path.name)
     if refused := next((p for p in report.problems if p.severity == "refused"), None):

@@ -48,7 +48,7 @@ def parse(source: bytes | BinaryIO, filename: str, cap: int = UPLOAD_CAP) -> Rep
         The report, with the prompts that passed.
 
     Raises:
-        Refusal: The file as a whole cannot be used: empty, of no known format, without `text` column, without a good row.
+        Refusal: The file as a whole cannot be used: empty, no known format, no `text` column, no good row.
         TooLarge: More bytes or rows than allowed.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -64,9 +64,7 @@ def parse(source: bytes | BinaryIO, filename: str, cap: int = UPLOAD_CAP) -> Rep
     for row, record in records(Lines(file, _offset=start)):
         checker.take(row, record)
         if report.states.total() > MOST_ROWS:
-            raise TooLarge(
-                f"{filename} holds more than {MOST_ROWS:,} rows, the most a prompt set may have; split it or sample from it."
-            )
+            raise TooLarge(f"{filename} holds more than {MOST_ROWS:,} rows, the most a prompt set may have; split it.")
     if not report.prompts:
         reasons = "; ".join(f"row {p.row}: {p.message}" for p in report.problems if p.severity == "refused")
         raise Refusal(f"{filename} holds no row that can be used. {reasons[:600]}".strip())
@@ -89,7 +87,8 @@ def check_name(name: str) -> str:
     """The name as given; raises `Refusal` if it may not stand in an address."""
     if set_name(name) != name:
         raise Refusal(
-            f"{name!r} is no name for a prompt set: letters, digits, '-', '_' and '.' only, 80 at most, e.g. {set_name(name)!r}."
+            f"{name!r} is no name for a prompt set: letters, digits, '-', '_' and '.' only, 80 at most, "
+            f"e.g. {set_name(name)!r}."
         )
     return name
 

@@ -25,7 +25,7 @@ csv.field_size_limit(1 << 30)
 
 @dataclass
 class Lines:
-    """The lines of a file as text. Bytes that are no UTF-8 come through as lone surrogates and their offsets are kept in `broken`."""
+    """The lines of a file as text; bytes that are no UTF-8 become lone surrogates, their offsets stand in `broken`."""
 
     file: BinaryIO
     number: int = 0
@@ -124,14 +124,15 @@ def csv_records(lines: Lines) -> Iterator[Record]:
 
 def _csv_record(row: int, cells: list[str], header: list[str]) -> Fields | Problem:
     if len(cells) > len(header):
-        message = f"The row has {len(cells)} cells, the header {len(header)}; a text that holds the delimiter must stand in quotes."
+        seen = f"The row has {len(cells)} cells, the header {len(header)}"
+        message = f"{seen}; a text that holds the delimiter must stand in quotes."
         return Problem(row, "row", "refused", message)
     return dict(zip(header, cells, strict=False))
 
 
 def _csv_problem(error: csv.Error, start: int, end: int) -> str:
     if "unexpected end" in str(error):
-        return f"A quote opened in line {start} is never closed, so everything from there to the end (line {end}) is left out."
+        return f"A quote opened in line {start} is never closed; all from there to line {end}, the last, is left out."
     return f'Line {start} is no CSV ({error}); a quote inside a quoted text is written twice ("").'
 
 
@@ -152,6 +153,7 @@ def _header(line: str) -> tuple[str, list[str]]:
         seen = ", ".join(repr(name[:40]) for name in names[:20])
         count = "no `text` column" if "text" not in names else "more than one `text` column"
         raise Refusal(
-            f"The file has {count}; its first line names {seen}. Name one column `text` (`id` and `category` may stand beside it)."
+            f"The file has {count}; its first line names {seen}. Name one column `text` (beside it `id` and `category` "
+            "may stand)."
         )
     return delimiter, names

@@ -1,4 +1,4 @@
-"""Who serves a store: its address in a file beside it, so that the command line asks over HTTP instead of fighting for the lock."""
+"""Who serves a store: an address in a file beside it, so the command line asks instead of fighting for the lock."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class StoreNewer(Unavailable):
 
 
 class Database:
-    """One connection; every use takes a cursor of its own, since a second statement on a cursor ends the first one's results."""
+    """One connection; every use takes a cursor of its own, since a second statement on one ends the first's results."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ class Database:
             found = self._schema(write)
             if found > SCHEMA:
                 raise StoreNewer(
-                    f"The store {path} has schema {found}, written by a later version of moe-geometry; this version knows schemas up to "
-                    f"{SCHEMA}. Use the later version, or name another folder in MOE_GEOMETRY_STORE."
+                    f"The store {path} has schema {found}, written by a later version of moe-geometry; this version "
+                    f"knows schemas up to {SCHEMA}. Use the later version, or name another folder in MOE_GEOMETRY_STORE."
                 )
             for step in STEPS[found:]:
                 write.run(step)
@@ -132,8 +132,8 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         if not holder:
             raise Unavailable(f"The store {path} cannot be opened: {error}") from error
         raise StoreBusy(
-            f"The store {path} is in use by process {holder[2]} ({holder[1]}); ask that process, stop it, or name another folder in "
-            "MOE_GEOMETRY_STORE."
+            f"The store {path} is in use by process {holder[2]} ({holder[1]}); ask that process, stop it, or name "
+            "another folder in MOE_GEOMETRY_STORE."
         ) from error
     for statement in _CLOSED:
         connection.execute(statement)

@@ -79,7 +79,7 @@ def _check(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
     for function in sorted(set(_table_functions(json.loads(tree)))):
         if function not in TABLE_FUNCTIONS:
             raise Refusal(
-                f"FROM {function}(...) is not served: functions that read files, settings or text as SQL are switched off; "
+                f"FROM {function}(...) is not served: functions that read files, settings or text as SQL are off; "
                 f"known: {', '.join(sorted(TABLE_FUNCTIONS))}.",
                 known=sorted(TABLE_FUNCTIONS),
             )

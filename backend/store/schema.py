@@ -9,17 +9,19 @@ _FIRST = """
 CREATE TABLE checkpoints (id VARCHAR PRIMARY KEY, source VARCHAR, fingerprint VARCHAR, about JSON, created VARCHAR);
 CREATE TABLE prompt_sets (name VARCHAR PRIMARY KEY, digest VARCHAR, count INTEGER, characters BIGINT, created VARCHAR);
 CREATE TABLE prompts (prompt_set VARCHAR, position INTEGER, id VARCHAR, text VARCHAR, category VARCHAR);
-CREATE TABLE artifacts (digest VARCHAR PRIMARY KEY, kind VARCHAR, dtype VARCHAR, shape BIGINT[], bytes BIGINT, path VARCHAR);
+CREATE TABLE artifacts (
+  digest VARCHAR PRIMARY KEY, kind VARCHAR, dtype VARCHAR, shape BIGINT[], bytes BIGINT, path VARCHAR);
 CREATE TABLE states (key VARCHAR PRIMARY KEY, statistic VARCHAR, meta JSON, artifact VARCHAR, created VARCHAR);
 CREATE TABLE answers (
-  key VARCHAR PRIMARY KEY, measure VARCHAR, checkpoint VARCHAR, checkpoint_b VARCHAR, prompts VARCHAR, knobs JSON, unit VARCHAR,
-  tokens BIGINT, provenance JSON, artifact VARCHAR, created VARCHAR);
+  key VARCHAR PRIMARY KEY, measure VARCHAR, checkpoint VARCHAR, checkpoint_b VARCHAR, prompts VARCHAR, knobs JSON,
+  unit VARCHAR, tokens BIGINT, provenance JSON, artifact VARCHAR, created VARCHAR);
 CREATE TABLE answer_values (
   key VARCHAR, measure VARCHAR, checkpoint VARCHAR, checkpoint_b VARCHAR, prompts VARCHAR,
   axis1 VARCHAR, label1 VARCHAR, axis2 VARCHAR, label2 VARCHAR, axis3 VARCHAR, label3 VARCHAR,
   value DOUBLE, low DOUBLE, high DOUBLE, null_mean DOUBLE, null_low DOUBLE, null_high DOUBLE);
 CREATE TABLE jobs (
-  id VARCHAR PRIMARY KEY, key VARCHAR, measure VARCHAR, state VARCHAR, created VARCHAR, started VARCHAR, finished VARCHAR, about JSON);
+  id VARCHAR PRIMARY KEY, key VARCHAR, measure VARCHAR, state VARCHAR,
+  created VARCHAR, started VARCHAR, finished VARCHAR, about JSON);
 """
 
 _SECOND = """
@@ -27,11 +29,12 @@ ALTER TABLE answers ADD COLUMN device VARCHAR;
 ALTER TABLE answers ADD COLUMN seconds DOUBLE;
 UPDATE answers SET device = provenance->>'device', seconds = TRY_CAST(provenance->>'seconds' AS DOUBLE);
 CREATE TABLE signatures (
-  key VARCHAR, checkpoint VARCHAR, fingerprint VARCHAR, prompt VARCHAR, prompt_digest VARCHAR, layer VARCHAR, expert INTEGER,
-  selected BIGINT, served BIGINT, weight DOUBLE, tokens BIGINT);
+  key VARCHAR, checkpoint VARCHAR, fingerprint VARCHAR, prompt VARCHAR, prompt_digest VARCHAR,
+  layer VARCHAR, expert INTEGER, selected BIGINT, served BIGINT, weight DOUBLE, tokens BIGINT);
 CREATE TABLE chunks (key VARCHAR, position INTEGER, artifact VARCHAR, about JSON, PRIMARY KEY (key, position));
 CREATE VIEW layer_scalars AS
-  SELECT key, measure, checkpoint, checkpoint_b, prompts, label1 AS layer, value, low, high, null_mean, null_low, null_high
+  SELECT key, measure, checkpoint, checkpoint_b, prompts, label1 AS layer,
+    value, low, high, null_mean, null_low, null_high
   FROM answer_values WHERE axis1 = 'layer' AND axis2 IS NULL;
 CREATE VIEW embeddings AS
   SELECT key, measure, checkpoint, prompts, label1 AS prompt, label2 AS component, value

@@ -1,6 +1,6 @@
 """What the backend remembers: states, answers, arrays, jobs, prompt sets, checkpoints.
 
-A file is on disk before its row is; so whatever the catalogue names exists, and a crash leaves at most a file nobody names.
+A file is on disk before its row is, so whatever the catalogue names exists; a crash leaves at most a nameless file.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Store:
     def state_files(self, keys: list[str]) -> dict[str, Artifact]:
         """Where the states of these keys lie, those that are kept; one query, nothing read."""
         query = (
-            "SELECT s.key, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path FROM states s JOIN artifacts a ON a.digest = s.artifact "
+            "SELECT s.key, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path "
+            "FROM states s JOIN artifacts a ON a.digest = s.artifact "
             "WHERE s.key IN (SELECT unnest(?))"
         )
         found = {key: _artifact(row) for key, *row in self._database.rows(query, [keys])}
@@ -183,7 +184,8 @@ class Store:
     def chunks(self, key: str) -> list[tuple[dict[str, Any], Artifact]]:
         """The chunks of a long array in order, each with what was said about it."""
         query = (
-            "SELECT c.about, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path FROM chunks c JOIN artifacts a ON a.digest = c.artifact "
+            "SELECT c.about, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path "
+            "FROM chunks c JOIN artifacts a ON a.digest = c.artifact "
             "WHERE c.key = ? ORDER BY c.position"
         )
         return [(json.loads(about), _artifact(row)) for about, *row in self._database.rows(query, [key])]
