@@ -1,0 +1,76 @@
+// Progress of questions under way. At most three event streams are open at once: a browser allows six connections to one origin, and
+// the page itself needs some. Jobs beyond the third are seen by a slow poll, which also feeds the chip and the list of jobs.
+(() => {
+  const MOST_STREAMS = 3;
+  const streams = new Map();
+  const states = new Map();
+  const told = new Set();
+  const over = (job) => job && !["waiting", "running"].includes(job.state);
+  // setting a property of a component that is not (or no longer) on the page throws inside the renderer
+  const set = (id, props) => { if (document.getElementById("main")) window.dash_clientside.set_props(id, props); };
+  const inside = (type, key, props) => { if (document.getElementById(JSON.stringify({ key, type }))) set({ type, key }, props); };
+  const plates = () => [...document.querySelectorAll(".plate[data-jobs]")].map((p) => ({ key: p.dataset.key, jobs: JSON.parse(p.dataset.jobs) })).filter((p) => p.jobs.length);
+  const duration = (s) => (s < 1 ? "" : s < 90 ? `about ${Math.round(s)} s left` : `about ${Math.round(s / 60)} min left`);
+
+  const progress = ({ key, jobs }) => {
+    const known = jobs.map((id) => states.get(id)).filter(Boolean);
+    const current = known.find((j) => j.state === "running") ?? known.find((j) => !over(j));
+    if (!known.length) return;
+    const done = jobs.reduce((sum, id) => sum + (over(states.get(id)) ? 1 : states.get(id)?.fraction ?? 0), 0) / jobs.length;
+    inside("bar", key, { value: String(done) });
+    inside("stage", key, { children: current?.stage || (current?.state === "running" ? "starting" : "waiting for the worker") });
+    inside("eta", key, { children: current?.eta_seconds ? duration(current.eta_seconds) : "" });
+  };
+  const finish = ({ key, jobs }) => {
+    const mark = key + jobs.join();
+    if (told.has(mark) || !jobs.every((id) => over(states.get(id)))) return;
+    told.add(mark);
+    const failed = jobs.map((id) => states.get(id)).filter((j) => j.state === "failed").map((j) => j.message || "The job failed without a word.");
+    set({ type: "finished", key }, { data: { at: Date.now(), failed } });
+  };
+  const note = (job) => {
+    states.set(job.id, job);
+    if (over(job)) { streams.get(job.id)?.close(); streams.delete(job.id); }
+    for (const plate of plates()) if (plate.jobs.includes(job.id)) { progress(plate); finish(plate); }
+    if (over(job)) sync();
+  };
+  const listen = (id) => {
+    const source = new EventSource(`/api/v1/jobs/${id}/events`);
+    streams.set(id, source);
+    for (const name of ["progress", "done", "failed", "cancelled"]) source.addEventListener(name, (event) => note(JSON.parse(event.data)));
+    source.onerror = () => { source.close(); streams.delete(id); };
+  };
+  function sync() {
+    const wanted = [...new Set(plates().flatMap((p) => p.jobs))].filter((id) => !over(states.get(id)));
+    for (const [id, source] of streams) if (!wanted.includes(id)) { source.close(); streams.delete(id); }
+    for (const id of wanted) if (!streams.has(id) && streams.size < MOST_STREAMS) listen(id);
+    plates().forEach(finish);
+    return wanted.length > 0;
+  }
+
+  let last = "", timer = 0;
+  const poll = async () => {
+    clearTimeout(timer);
+    let active = sync();
+    try {
+      const answer = await fetch("/api/v1/jobs");
+      const jobs = answer.ok ? (await answer.json()).jobs : [];
+      active = active || jobs.some((j) => !over(j));
+      const text = JSON.stringify(jobs);
+      if (text !== last && document.getElementById("main")) { last = text; set("jobs-data", { data: jobs }); }
+      const wanted = new Set(plates().flatMap((p) => p.jobs));
+      jobs.filter((j) => wanted.has(j.id) && !streams.has(j.id)).forEach(note);
+    } catch { /* the backend is away: the page says so where it matters */ }
+    timer = setTimeout(poll, document.hidden ? 20000 : active ? 1500 : 8000);
+  };
+  window.geometry = window.geometry || {};
+  window.geometry.poll = poll;
+
+  let pending = 0;
+  const start = () => {
+    new MutationObserver(() => { clearTimeout(pending); pending = setTimeout(() => { if (sync()) poll(); }, 60); })
+      .observe(document.body, { subtree: true, attributes: true, attributeFilter: ["data-jobs"], childList: true });
+    setTimeout(poll, 400);
+  };
+  document.body ? start() : document.addEventListener("DOMContentLoaded", start);
+})();

@@ -1,0 +1,14 @@
+"""What happens on the page. Every server callback is a coroutine: a plain function would hold the event loop for everyone."""
+
+from __future__ import annotations
+
+from dash import Dash
+
+from frontend.callbacks import appearance, jobs, material, pages, panels, tables
+from frontend.client import Client
+
+
+def register(app: Dash, client: Client) -> None:
+    """Wire all callbacks of the app to this backend."""
+    for room in (appearance, pages, panels, jobs, material, tables):
+        room.register(app, client)

@@ -1,0 +1,62 @@
+"""Registering checkpoints, and the report on an uploaded prompt file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, no_update
+
+from frontend.callbacks.pages import material_of
+from frontend.client import Client, Refusal
+from frontend.pages import checkpoints, differs, prompts
+from frontend.state import parse
+
+
+def register(app: Dash, client: Client) -> None:
+    """Forms that change what the backend holds; the page redraws by way of the `refresh` store."""
+
+    @app.callback(
+        Output("register-told", "children"),
+        Output("refresh", "data", allow_duplicate=True),
+        Input("register-go", "n_clicks"),
+        State("register-source", "value"),
+        State("refresh", "data"),
+        prevent_initial_call=True,
+    )
+    async def register_checkpoint(clicks: int | None, source: str | None, refreshed: int | None) -> tuple[Any, Any]:
+        if not clicks:
+            return no_update, no_update
+        if not (source or "").strip():
+            return checkpoints.told(
+                "Write the path of a checkpoint folder, or a hub id such as owner/name.", wrong=True
+            ), no_update
+        try:
+            added = await client.register(str(source).strip())
+        except Refusal as refusal:
+            return checkpoints.told(str(refusal), wrong=True), no_update
+        return checkpoints.told(f"{added['id']} is registered."), (refreshed or 0) + 1
+
+    @app.callback(Output("upload-report", "children"), Input("report", "data"))
+    async def draw_report(report: dict[str, Any] | None) -> Any:
+        return prompts.report(report) if report else []
+
+    @app.callback(
+        Output("differs", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
+    )
+    async def draw_differs(search: str, refreshed: Any, path: str) -> Any:
+        try:
+            material = await material_of(client)
+        except Refusal as refusal:
+            return str(refusal)
+        state = parse(path, search, material)
+        return differs.table(state.a, state.b, material)
+
+    @app.callback(
+        Output("facts-of-a", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
+    )
+    async def draw_facts(search: str, refreshed: Any, path: str) -> Any:
+        try:
+            material = await material_of(client)
+        except Refusal as refusal:
+            return str(refusal)
+        return checkpoints.facts(parse(path, search, material).a, material)

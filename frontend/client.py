@@ -1,0 +1,330 @@
+"""What the pages know of the backend: one async client, and its answers as frozen values with numpy arrays."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+class Refusal(Exception):
+    """The backend said no, in a sentence (`detail`), perhaps with what it does know."""
+
+    def __init__(self, status: int, title: str, detail: str, known: tuple[str, ...] = ()):
+        super().__init__(detail)
+        self.status, self.title, self.detail, self.known = status, title, detail, known
+
+
+class Unreachable(Refusal):
+    """Nobody answers at the backend's address."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A named axis of an answer; `groups` sorts its labels, for instance prompts into categories."""
+
+    name: str
+    labels: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Band:
+    """Two bounds (null or interval), each broadcastable to the values, with the null's mean where there is one."""
+
+    low: np.ndarray
+    high: np.ndarray
+    how: str
+    mean: np.ndarray | None = None
+    level: float = 0.95
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One measure's values, everything that must stand beside them, and where they came from."""
+
+    measure: str
+    values: np.ndarray
+    axes: tuple[Axis, ...]
+    unit: str
+    null: Band | None
+    null_reason: str
+    interval: Band | None
+    interval_reason: str
+    caveats: tuple[str, ...]
+    facts: Mapping[str, Any]
+    tokens: int
+    prompts: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The store's key of this answer."""
+        return str(self.provenance.get("key", ""))
+
+
+@dataclass(frozen=True)
+class NotAsked:
+    """The store does not hold this answer; what asking would cost."""
+
+    cost: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A question under way."""
+
+    id: str
+    key: str
+    state: str = "waiting"
+    stage: str = ""
+    fraction: float = 0.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a panel asks: a measure of one or two checkpoints on a prompt set."""
+
+    measure: str
+    checkpoints: tuple[str, ...]
+    prompts: str | None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The question as the API takes it."""
+        return {
+            "measure": self.measure,
+            "checkpoints": list(self.checkpoints),
+            "prompts": self.prompts,
+            "knobs": dict(self.knobs),
+        }
+
+
+def decode_json(data: Mapping[str, Any]) -> Answer:
+    """An answer from the API's JSON, where non-finite numbers are the strings NaN, Infinity and -Infinity."""
+    null, interval = data["null"], data["interval"]
+    bands = {}
+    if "reason" not in null:
+        bands["null"] = Band(_array(null["low"]), _array(null["high"]), null["how"], _array(null["mean"]))
+    if "reason" not in interval:
+        bands["interval"] = Band(
+            _array(interval["low"]), _array(interval["high"]), interval["how"], None, interval["level"]
+        )
+    return _answer(data, _array(data["values"]), bands)
+
+
+def decode_arrow(content: bytes) -> Answer:
+    """An answer from an Arrow stream: flat columns, and everything else as JSON in the schema's metadata."""
+    table = pa.ipc.open_stream(io.BytesIO(content)).read_all()
+    data = json.loads(table.schema.metadata[b"answer"])
+    shape = tuple(data["shape"])
+
+    def column(name: str) -> np.ndarray:
+        return table.column(name).to_numpy().astype(np.float64).reshape(shape)
+
+    bands = {}
+    if "null_low" in table.column_names:
+        bands["null"] = Band(column("null_low"), column("null_high"), data["null"]["how"], column("null_mean"))
+    if "interval_low" in table.column_names:
+        told = data["interval"]
+        bands["interval"] = Band(column("interval_low"), column("interval_high"), told["how"], None, told["level"])
+    return _answer(data, column("values"), bands)
+
+
+def _answer(data: Mapping[str, Any], values: np.ndarray, bands: Mapping[str, Band]) -> Answer:
+    return Answer(
+        measure=data["measure"],
+        values=values,
+        axes=tuple(
+            Axis(a["name"], tuple(map(str, a["labels"])), tuple(a["groups"]) if a.get("groups") else None)
+            for a in data["axes"]
+        ),
+        unit=data["unit"],
+        null=bands.get("null"),
+        null_reason=data["null"].get("reason", ""),
+        interval=bands.get("interval"),
+        interval_reason=data["interval"].get("reason", ""),
+        caveats=tuple(data["caveats"]),
+        facts=dict(data["facts"]),
+        tokens=data["tokens"],
+        prompts=data["prompts"],
+        provenance=data.get("provenance", {}),
+    )
+
+
+def _array(x: Any) -> np.ndarray:
+    def numbers(item: Any) -> Any:
+        return [numbers(i) for i in item] if isinstance(item, list) else float(item)
+
+    return np.asarray(numbers(x), dtype=np.float64)
+
+
+class Client:
+    """The backend's API as coroutines. Lists that every panel of a page needs are kept for a second."""
+
+    def __init__(self, base_url: str, transport: httpx.AsyncBaseTransport | None = None):
+        limits = httpx.Limits(max_connections=64)
+        self._http = httpx.AsyncClient(
+            base_url=f"{base_url}/api/v1", timeout=httpx.Timeout(60, connect=5), transport=transport, limits=limits
+        )
+        self._kept: dict[str, tuple[float, asyncio.Task]] = {}
+        self.base_url = base_url
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def health(self) -> Mapping[str, Any]:
+        """Device, store and worker of the backend."""
+        return (await self._send("GET", "/health")).json()
+
+    async def checkpoints(self) -> list[Mapping[str, Any]]:
+        """All known checkpoints."""
+        return await self._recent("checkpoints", lambda: self._list("/checkpoints", "checkpoints"))
+
+    async def prompt_sets(self) -> list[Mapping[str, Any]]:
+        """All prompt sets."""
+        return await self._recent("prompts", lambda: self._list("/prompts", "prompts"))
+
+    async def prompt_rows(self, name: str, limit: int = 50) -> Mapping[str, Any]:
+        """One prompt set with its first rows."""
+        return (await self._send("GET", f"/prompts/{name}", params={"limit": limit})).json()
+
+    async def measures(self) -> list[Mapping[str, Any]]:
+        """The catalogue of measures."""
+        return await self._recent("measures", lambda: self._list("/measures", "measures"))
+
+    async def jobs(self) -> list[Mapping[str, Any]]:
+        """All jobs, newest first."""
+        return await self._recent("jobs", lambda: self._list("/jobs", "jobs"))
+
+    async def stored_questions(self) -> list[Mapping[str, Any]]:
+        """What the store can answer at once."""
+        return await self._list("/questions", "questions")
+
+    async def stored(self, question: Question) -> Answer | NotAsked | Job:
+        """The stored answer, the job that is making it, or what it would cost; starts nothing."""
+        try:
+            return await self._question(question.body() | {"only_stored": True})
+        except Refusal as refusal:
+            if refusal.status != 404 or not isinstance(refusal, _Cost):
+                raise
+            return await self._under_way(question, refusal) or NotAsked(refusal.cost)
+
+    async def ask(self, question: Question, wait: float = 0.4) -> Answer | Job:
+        """Ask for good: an answer if it comes within `wait` seconds, else the job that will bring it."""
+        self._kept.pop("jobs", None)
+        return await self._question(question.body() | {"wait": wait})
+
+    async def answer(self, key: str) -> Answer:
+        """A stored answer by its key."""
+        return self._decode(await self._send("GET", f"/questions/{key}", headers={"accept": ARROW}))
+
+    async def register(self, source: str, name: str | None = None) -> Mapping[str, Any]:
+        """Register a checkpoint folder or hub id."""
+        self._kept.pop("checkpoints", None)
+        return (
+            await self._send("POST", "/checkpoints", json={"source": source} | ({"name": name} if name else {}))
+        ).json()
+
+    async def unregister(self, checkpoint: str) -> None:
+        """Forget a registered checkpoint; its files stay."""
+        self._kept.pop("checkpoints", None)
+        await self._send("DELETE", "/checkpoints", params={"id": checkpoint})
+
+    async def delete_prompts(self, name: str) -> None:
+        """Delete an uploaded prompt set."""
+        self._kept.pop("prompts", None)
+        await self._send("DELETE", f"/prompts/{name}")
+
+    def forget(self) -> None:
+        """Read every list anew, for instance after an upload."""
+        self._kept.clear()
+
+    async def _question(self, body: Mapping[str, Any]) -> Answer | Job:
+        response = await self._send("POST", "/questions", json=body, headers={"accept": ARROW})
+        if response.status_code == 202:
+            told = response.json()
+            return Job(told["job"], told.get("key", ""))
+        return self._decode(response)
+
+    async def _under_way(self, question: Question, cost: _Cost) -> Job | None:
+        for job in await self.jobs():
+            same = job["key"] == cost.key if cost.key else _same(job, question)
+            if same and job["state"] in ("waiting", "running"):
+                return Job(job["id"], job["key"], job["state"], job.get("stage") or "", job.get("fraction") or 0.0)
+        return None
+
+    def _decode(self, response: httpx.Response) -> Answer:
+        if response.headers.get("content-type", "").startswith(ARROW):
+            return decode_arrow(response.content)
+        return decode_json(response.json())
+
+    async def _list(self, path: str, name: str) -> list[Mapping[str, Any]]:
+        return (await self._send("GET", path)).json()[name]
+
+    async def _recent(self, name: str, fetch: Callable[[], Awaitable], seconds: float = 1.0) -> Any:
+        at, task = self._kept.get(name, (0.0, None))
+        if task is None or time.monotonic() - at > seconds or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.ensure_future(fetch())
+            self._kept[name] = (time.monotonic(), task)
+        return await asyncio.shield(task)
+
+    async def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            response = await self._http.request(method, path, **more)
+        except httpx.TransportError as error:
+            raise Unreachable(
+                502, "backend unreachable", f"The backend at {self.base_url} does not answer ({type(error).__name__})."
+            ) from error
+        if response.is_error:
+            raise _refusal(response)
+        return response
+
+
+class _Cost(Refusal):
+    def __init__(self, detail: str, cost: Mapping[str, Any], key: str):
+        super().__init__(404, "not asked yet", detail)
+        self.cost, self.key = cost, key
+
+
+def _refusal(response: httpx.Response) -> Refusal:
+    try:
+        problem = response.json()
+    except ValueError:
+        return Refusal(
+            response.status_code, "refused", f"The backend answered {response.status_code} {response.reason_phrase}."
+        )
+    detail = problem.get("detail") or problem.get("title") or "refused"
+    if "cost" in problem:
+        return _Cost(str(detail), problem["cost"] or {}, problem.get("key", ""))
+    return Refusal(
+        response.status_code,
+        str(problem.get("title", "refused")),
+        str(detail),
+        tuple(map(str, problem.get("known", ()))),
+    )
+
+
+def _same(job: Mapping[str, Any], question: Question) -> bool:
+    return (job["measure"], tuple(job["checkpoints"]), job["prompts"]) == (
+        question.measure,
+        question.checkpoints,
+        question.prompts,
+    )
+
+
+async def first_request(app: Any) -> None:
+    """Ask an ASGI application of our own for "/" once, in this process."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://start.local") as http:
+        (await http.get("/")).raise_for_status()

@@ -1,0 +1,27 @@
+"""One file per page. A page is `layout(client, state, material)`; a family of measures without a file gets a page from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from frontend.client import Client
+from frontend.pages import checkpoints, compare, family, jobs, overview, prompts, router, routing
+from frontend.state import Material, PageState
+
+Layout = Callable[[Client, PageState, Material], Awaitable[Any]]
+
+PAGES: dict[str, Layout] = {
+    "/": overview.layout,
+    "/checkpoints": checkpoints.layout,
+    "/prompts": prompts.layout,
+    "/routing": routing.layout,
+    "/router": router.layout,
+    "/compare": compare.layout,
+    "/jobs": jobs.layout,
+}
+
+
+def page_of(path: str) -> Layout:
+    """The page at this path."""
+    return PAGES.get(path.rstrip("/") or "/", family.layout)

@@ -1,0 +1,40 @@
+"""Title, lead and grid of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dash import html
+
+from frontend.panel import icon, slot
+from frontend.places import Place
+from frontend.state import Material
+
+
+def page(title: str, lead: str, parts: Sequence[Any], aside: Sequence[Any] = ()) -> list:
+    """The page's h1, its one sentence, and its plates on twelve columns."""
+    head = [html.Div([html.H1(title), html.P(lead)]), html.Span(className="grow"), *aside]
+    return [html.Div(head, className="page-head"), html.Div(list(parts), className="grid")]
+
+
+def ask_all() -> html.Button:
+    """One click for every panel of the page that waits to be asked."""
+    return html.Button(
+        [icon("play"), "Ask what is missing"], type="button", className="small-button", **{"data-act": "ask-all"}
+    )
+
+
+def slots(curated: Iterable[Place], material: Material) -> list:
+    """The panels of the curated places whose measures the backend has."""
+    return [slot(place) for place in curated if material.measure(place.measure) is not None]
+
+
+def rest(family: str, curated: Iterable[Place], material: Material) -> list[Place]:
+    """All other measures of the family: they appear with no page knowing their names."""
+    shown = {place.measure for place in curated}
+    return [
+        Place(m["name"], span=6, sides="both" if m.get("sides") else "one")
+        for m in material.measures
+        if m["family"] == family and m["name"] not in shown
+    ]

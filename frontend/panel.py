@@ -1,0 +1,309 @@
+"""The plate: the one frame of every figure, in every state. Title, knobs, menu; one sentence; the figure; the footer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dash import dcc, html
+
+from frontend import controls, theme, words
+from frontend.client import Answer, Job
+from frontend.menu import menu
+from frontend.places import Asked, Place
+from frontend.readings import caution, sentence, sentence_of_runs
+from frontend.scales import Scale
+from frontend.views import Side
+
+CONFIG = {
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "displayModeBar": False,
+    "responsive": True,
+    "scrollZoom": False,
+    "doubleClick": "reset",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Everything a plate shows of one place, whatever its state.
+
+    `state` is loading, not-asked, running, partial, done, refused or failed.
+    """
+
+    place: Place
+    measure: Mapping[str, Any]
+    state: str
+    sides: tuple[Side, ...] = ()
+    scale: Scale | None = None
+    height: int = 240
+    asked: tuple[Asked, ...] = ()
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = ()
+    message: str = ""
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    old: bool = False
+    missing: bool = False
+
+    @property
+    def title(self) -> str:
+        """The page's own title, else the catalogue's."""
+        return self.place.title or str(self.measure.get("title") or self.place.measure)
+
+
+def icon(name: str) -> html.Span:
+    """An icon as a mask that takes the colour of the text."""
+    return html.Span(className=f"icon i-{name}", **{"aria-hidden": "true"})
+
+
+def slot(place: Place) -> html.Div:
+    """What a page puts down: the stores that callbacks meet at, and the plate in its first state."""
+    key = place.key
+    return html.Div(
+        [
+            dcc.Store(id={"type": "place", "key": key}, data=place.stored()),
+            dcc.Store(id={"type": "asked", "key": key}),
+            dcc.Store(id={"type": "finished", "key": key}),
+            dcc.Store(id={"type": "light", "key": key}),
+            html.Div(plate(Panel(place, {}, "loading")), id={"type": "plate", "key": key}, className="plate-slot"),
+        ],
+        className=f"slot span-{place.span}",
+    )
+
+
+def plate(panel: Panel) -> html.Section:
+    """The frame. Its attributes say which measure it holds and in which state it is."""
+    tag = {"partial": html.Span("partial", className="tag warn")}.get(panel.state)
+    if panel.old:
+        tag = html.Span("old answer", className="tag error")
+    head = html.Header(
+        [
+            html.H2(panel.title),
+            *([tag] if tag else []),
+            html.Div(
+                controls.knobs(panel.measure, panel.knobs, panel.place.knobs) if panel.measure else [],
+                className="knobs",
+            ),
+            *([menu(panel)] if panel.measure else []),
+        ],
+        className="plate-head",
+    )
+    return html.Section(
+        [
+            head,
+            html.P(_reading(panel), className="reading"),
+            html.Div(_body(panel), className="plate-body"),
+            _foot(panel),
+        ],
+        className=f"plate is-{panel.state}",
+        **{
+            "aria-label": panel.title,
+            "data-measure": panel.place.measure,
+            "data-state": panel.state,
+            "data-key": panel.place.key,
+            "data-jobs": json.dumps([j.id for j in panel.jobs]),
+        },
+    )
+
+
+def _reading(panel: Panel) -> str:
+    if panel.sides and not panel.old:
+        return sentence_of_runs(panel.sides) if panel.place.sides == "runs" else sentence(panel.sides)
+    return str(panel.measure.get("question") or "")
+
+
+def _body(panel: Panel) -> list:
+    if panel.state == "loading":
+        return [
+            html.Div(
+                className="skeleton",
+                role="status",
+                style={"minHeight": f"{panel.height}px"},
+                **{"aria-label": "Loading", "aria-busy": "true"},
+            )
+        ]
+    parts: list = []
+    if panel.state in ("refused", "failed"):
+        parts.append(_trouble(panel))
+    if panel.state in ("not-asked", "running"):
+        return [_blank(panel)]
+    if panel.state == "partial":
+        parts.append(_progress(panel))
+    if panel.sides:
+        if (told := caution(panel.sides[0].answer)) and not panel.old:
+            parts.append(html.Div([icon("alert"), html.Span(told)], className="caution"))
+        if panel.scale is not None:
+            parts.append(_scale(panel.scale))
+        parts.append(graph(panel.place.key, f"{panel.title}: {_reading(panel)}", panel.height, panel.old))
+    elif panel.state in ("refused", "failed"):
+        parts.append(html.Div(className="nothing", style={"minHeight": "40px"}))
+    return parts
+
+
+def graph(key: str, alt: str, height: int, old: bool = False) -> html.Div:
+    """The figure's frame; the figure itself comes from the light store by way of the theme."""
+    drawn = dcc.Graph(id={"type": "graph", "key": key}, config=CONFIG, responsive=True, className="fill")
+    style = {"flexBasis": f"{height}px", "minHeight": f"{height}px"}
+    return html.Div(
+        drawn, role="img", className="figure greyed" if old else "figure", style=style, **{"aria-label": alt}
+    )
+
+
+def _scale(scale: Scale) -> html.Div:
+    span = scale.high - scale.low
+    marks = []
+    for value, text in scale.ticks:
+        at = (value - scale.low) / span if span else 0.0
+        side = "start" if at <= 0.02 else "end" if at >= 0.98 else ""
+        marks.append(html.Span(text, style={"left": f"{at * 100:.1f}%"}, className=side))
+    bar = html.Div(className="scale-ramp", style={"background": theme.css_gradient(list(scale.stops))})
+    note = html.Span("log₂ colour", className="scale-note") if scale.log else None
+    parts = [
+        html.Span(scale.title, className="scale-title"),
+        html.Div([bar, html.Div(marks, className="scale-ticks")]),
+        *([note] if note else []),
+    ]
+    return html.Div(parts, className="scale")
+
+
+def _blank(panel: Panel) -> html.Div:
+    style = {"minHeight": f"{panel.height}px"}
+    if panel.state == "running":
+        return html.Div(_progress(panel), className="blank", style=style)
+    names = " and ".join(dict.fromkeys(a.label for a in panel.asked))
+    sets = {a.question.prompts for a in panel.asked} - {None}
+    what = f"{panel.title} of {_short(names)}" + (
+        f" on {', '.join(sorted(map(str, sets)))}" if sets else ", from weights alone"
+    )
+    button = html.Button(
+        "Ask", type="button", className="primary", **{"data-act": "ask", "aria-label": f"Ask {panel.title}"}
+    )
+    return html.Div(
+        [html.B("Not asked yet"), html.P(f"{what}. {price(panel.cost)}"), button], className="blank", style=style
+    )
+
+
+def _short(names: str) -> str:
+    return names if len(names) < 60 else f"{names.count(' and ') + 1} checkpoints"
+
+
+def price(cost: Mapping[str, Any]) -> str:
+    """What asking takes, as far as it is known."""
+    passes, tokens = cost.get("passes") or 0, cost.get("tokens") or 0
+    reads = f"Reads {tokens:,} tokens" if passes else "Needs no model run"
+    told = [f"about {words.seconds(float(cost['seconds']))}"] if cost.get("seconds") else []
+    told += [words.size(float(cost["memory_bytes"]))] if cost.get("memory_bytes") else []
+    return reads + (": " + ", ".join(told) if told else "") + "."
+
+
+def _progress(panel: Panel) -> html.Div:
+    first = panel.jobs[0] if panel.jobs else None
+    count = f" · {len(panel.jobs)} jobs" if len(panel.jobs) > 1 else ""
+    key = panel.place.key
+    cancel = html.Button(
+        "Cancel", type="button", className="textual", **{"data-act": "cancel", "aria-label": f"Cancel {panel.title}"}
+    )
+    return html.Div(
+        [
+            html.Div(
+                [html.B("Working"), html.Span(count, className="ink-3"), html.Span(className="grow"), cancel],
+                className="row",
+            ),
+            html.Div(
+                first.stage if first and first.stage else "waiting for the worker",
+                id={"type": "stage", "key": key},
+                className="t-note ink-2",
+            ),
+            html.Progress(
+                value=str(first.fraction if first else 0),
+                max="1",
+                id={"type": "bar", "key": key},
+                **{"aria-label": f"Progress of {panel.title}"},
+            ),
+            html.Div("", id={"type": "eta", "key": key}, className="t-note ink-3"),
+        ],
+        className="progress",
+        role="status",
+    )
+
+
+def _trouble(panel: Panel) -> html.Div:
+    again = html.Button(
+        "Ask again", type="button", className="textual", **{"data-act": "ask", "aria-label": f"Ask {panel.title} again"}
+    )
+    parts = [
+        icon("alert"),
+        html.Span(panel.message),
+        html.Span(className="grow"),
+        *([again] if panel.state == "failed" else []),
+    ]
+    return html.Div(parts, className="trouble", role="alert")
+
+
+def _foot(panel: Panel) -> html.Footer:
+    facts = [html.Span(text, className="fact") for text in _facts(panel)]
+    if panel.sides:
+        facts.insert(min(3, len(facts)), _null_fact(panel.sides[0].answer))
+    if panel.state == "done" and panel.missing:
+        start = html.Button(
+            "add step 0",
+            type="button",
+            className="textual",
+            **{"data-act": "ask", "aria-label": f"Add step 0 to {panel.title}"},
+        )
+        facts.append(html.Span(start, className="fact"))
+    caveat = panel.measure.get("caveat")
+    return html.Footer(
+        [html.Div(facts, className="facts"), *([html.Div(caveat, className="caveat")] if caveat else [])],
+        className="plate-foot",
+    )
+
+
+def _facts(panel: Panel) -> list[str]:
+    source = str(panel.measure.get("source") or "")
+    if not panel.sides:
+        return [t for t in (str(panel.measure.get("unit") or ""), source) if t]
+    answer = panel.sides[0].answer
+    tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
+    names = " | ".join(
+        dict.fromkeys(f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides[:4])
+    )
+    interval = (
+        f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
+        if answer.interval
+        else f"no interval: {answer.interval_reason}"
+    )
+    extra = [
+        f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
+        for k, v in list(answer.facts.items())[:4]
+    ]
+    return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
+
+
+def _null_fact(answer: Answer) -> html.Span:
+    if answer.null is None:
+        return html.Span(f"no null: {answer.null_reason}", className="fact")
+    return html.Span(
+        [html.Span(className="glyph g-null", **{"aria-hidden": "true"}), html.Span(f"null: {answer.null.how}")],
+        className="fact",
+    )
+
+
+def plain_plate(
+    title: str, body: Sequence, span: int = 12, reading: str = "", foot: Sequence[str] = ()
+) -> html.Section:
+    """The same frame around something that is no measure: a table, a form, a list."""
+    parts: list = [html.Header([html.H2(title)], className="plate-head")]
+    if reading:
+        parts.append(html.P(reading, className="reading"))
+    parts.append(html.Div(list(body), className="plate-body"))
+    if foot:
+        parts.append(
+            html.Footer(
+                html.Div([html.Span(f, className="fact") for f in foot], className="facts"), className="plate-foot"
+            )
+        )
+    return html.Section(parts, className=f"plate span-{span}", **{"aria-label": title})

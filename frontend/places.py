@@ -1,0 +1,118 @@
+"""A place on a page where one measure's panel stands, and the questions that fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from frontend import words
+from frontend.client import Question, Refusal
+from frontend.state import Material, PageState, knob_values
+
+Sides = Literal["one", "pair", "both", "runs"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """`sides`: one checkpoint beside its step 0; a pair on one scale; both as a two-sided measure; or the last step of all runs."""
+
+    measure: str
+    sides: Sides = "one"
+    span: int = 12
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    title: str | None = None
+    prompts: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Unique on a page; also the key of its components."""
+        return "-".join([self.measure, self.sides, *(str(v) for v in self.knobs.values())])
+
+    def stored(self) -> dict[str, Any]:
+        """As a page keeps it between callbacks."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question of a place: its role in the figure and the name it carries there."""
+
+    role: str
+    label: str
+    question: Question
+
+    @property
+    def needed(self) -> bool:
+        """A figure can be drawn without its control, never without its main answers."""
+        return self.role != "control"
+
+
+def questions(place: Place, state: PageState, material: Material) -> list[Asked]:
+    """What to ask for a place in this state; raises `Refusal` where it cannot be asked."""
+    measure = material.measure(place.measure)
+    if measure is None:
+        raise Refusal(404, "unknown measure", f"The backend knows no measure “{place.measure}”.")
+    prompts = _prompts(place, measure, state, material)
+    knobs = knob_values(measure, state.knobs, place.knobs)
+    if place.sides == "runs":
+        return _runs(place, state, material, prompts, knobs)
+    if place.sides == "both":
+        a, b = _checkpoint(state.a, "A", material), _checkpoint(state.b, "B", material)
+        return [
+            Asked(
+                "ab",
+                f"{words.checkpoint(a)} and {words.checkpoint(b)}",
+                Question(place.measure, (a["id"], b["id"]), prompts, knobs),
+            )
+        ]
+    roles = (("a", state.a), ("b", state.b)) if place.sides == "pair" else (("a", state.a),)
+    asked = []
+    for role, name in roles:
+        own = _checkpoint(name, role.upper(), material)
+        asked.append(Asked(role, words.checkpoint(own), Question(place.measure, (own["id"],), prompts, knobs)))
+    start = material.start_of(asked[0].question.checkpoints[0]) if place.sides == "one" else None
+    if start is not None:
+        asked.append(Asked("control", "step 0", Question(place.measure, (start["id"],), prompts, knobs)))
+    return asked
+
+
+def _runs(
+    place: Place, state: PageState, material: Material, prompts: str | None, knobs: Mapping[str, Any]
+) -> list[Asked]:
+    asked = []
+    for last in material.last_of_runs():
+        if last.get("dense") or last.get("soft") or last.get("error") or not last.get("run"):
+            continue
+        role = "a" if last["id"] == state.a else "b" if last["id"] == state.b else "context"
+        name = words.checkpoint(last)
+        asked.append(Asked(role, name, Question(place.measure, (last["id"],), prompts, knobs)))
+        if (start := material.start_of(last["id"])) is not None:
+            asked.append(Asked("control", name, Question(place.measure, (start["id"],), prompts, knobs)))
+    if not asked:
+        raise Refusal(
+            404, "no run", "No run with a router is loaded. Register a checkpoint, or set MOE_GEOMETRY_ROOTS."
+        )
+    return asked
+
+
+def _checkpoint(name: str | None, letter: str, material: Material) -> Mapping[str, Any]:
+    found = material.checkpoint(name)
+    if found is None:
+        what = f"“{name}” is not loaded" if name else "none is chosen"
+        raise Refusal(404, "no checkpoint", f"Checkpoint {letter}: {what}. Choose one in the bar above.")
+    return found
+
+
+def _prompts(place: Place, measure: Mapping[str, Any], state: PageState, material: Material) -> str | None:
+    if not reads_prompts(measure):
+        return None
+    name = place.prompts if place.prompts and material.prompt_set(place.prompts) else state.prompts
+    if material.prompt_set(name) is None:
+        raise Refusal(404, "no prompts", f"Prompt set “{name}” is not loaded. Choose one in the bar above.")
+    return name
+
+
+def reads_prompts(measure: Mapping[str, Any]) -> bool:
+    """Whether the measure reads anything beyond weights."""
+    return not all(slot.endswith(("_weight", "_bias")) for slot in measure["reads"])

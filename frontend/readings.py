@@ -1,0 +1,157 @@
+"""The one sentence over a figure, made from its values. Never a verdict without its null and count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from frontend.client import Answer
+from frontend.views import Side, kind_of
+from frontend.words import number, span
+
+TOO_FEW = 2000
+
+
+def sentence(sides: Sequence[Side]) -> str:
+    """What the values say, with what they said at step 0 where that stands beside them."""
+    first = sides[0].answer
+    if not np.isfinite(first.values).any():
+        return "Undefined everywhere: " + (_why(first) or "the answer holds no finite value") + "."
+    kind = kind_of(first)
+    told = [_of(kind, side.answer) for side in sides]
+    if len(sides) == 1:
+        return _capital(told[0]) + "."
+    names = {"a": "A", "b": "B", "control": "At step 0"}
+    return " ".join(f"{names.get(s.role, s.label)}: {text}." for s, text in zip(sides, told, strict=True))
+
+
+def sentence_of_runs(sides: Sequence[Side]) -> str:
+    """Many runs at once: the mean over layers of each, and of its step 0, beside the floor."""
+    starts = {s.label: _mean(s.answer.values) for s in sides if s.role == "control"}
+    told = []
+    for side in (s for s in sides if s.role != "control"):
+        start = f" (step 0: {number(starts[side.label])})" if side.label in starts else ""
+        told.append(f"{side.label} {number(_mean(side.answer.values))}{start}")
+    null = sides[0].answer.null
+    floor = f" The floor reaches {number(float(np.nanmax(null.high)))}." if null is not None else ""
+    return f"Mean over layers: {', '.join(told)}.{floor}"
+
+
+def caution(answer: Answer) -> str | None:
+    """The floor told first, where a small sample makes it cover most of what is drawn."""
+    if answer.null is None or not 0 < answer.tokens < TOO_FEW:
+        return None
+    inside, counted = _inside(answer)
+    if counted == 0 or inside < counted / 2:
+        return None
+    floor = number(float(np.nanmax(answer.null.high)))
+    return f"{answer.tokens:,} tokens: the chance band (up to {floor}) holds {inside} of the {counted} values drawn. More prompts narrow it."
+
+
+def _of(kind: str, answer: Answer) -> str:
+    if not np.isfinite(answer.values).any():
+        return "undefined"
+    return {"number": _number, "scatter": _scatter, "matrix": _matrix, "mosaic": _mosaic, "line": _line}.get(
+        kind, _cells
+    )(answer)
+
+
+def _number(answer: Answer) -> str:
+    value = float(answer.values)
+    text = number(value)
+    if answer.interval is not None:
+        text += f" ({answer.interval.level:.0%} {span(float(answer.interval.low), float(answer.interval.high))})"
+    if answer.null is not None:
+        beyond = "within" if float(answer.null.low) <= value <= float(answer.null.high) else "beyond"
+        text += f", {beyond} chance ({span(float(answer.null.low), float(answer.null.high))})"
+    return text
+
+
+def _line(answer: Answer) -> str:
+    values, axis = answer.values, answer.axes[0]
+    if values.ndim == 2:
+        means = [
+            f"{name} {number(float(np.nanmean(values[:, j])))}"
+            for j, name in enumerate(answer.axes[1].labels)
+            if np.isfinite(values[:, j]).any()
+        ]
+        return f"mean over {len(axis.labels)} {_plural(axis.name)}: " + ", ".join(means)
+    top = int(np.nanargmax(values))
+    text = f"mean {number(float(np.nanmean(values)))}, highest {number(float(values[top]))} in {axis.name} {axis.labels[top]}"
+    return text + _beyond(answer, _plural(axis.name))
+
+
+def _cells(answer: Answer) -> str:
+    finite = answer.values[np.isfinite(answer.values)]
+    places = [
+        np.unravel_index(i, answer.values.shape) for i in (np.nanargmin(answer.values), np.nanargmax(answer.values))
+    ]
+    low, high = (
+        ", ".join(f"{a.name} {a.labels[i]}" for a, i in zip(answer.axes, place, strict=True)) for place in places
+    )
+    text = f"from {number(float(finite.min()))} ({low}) to {number(float(finite.max()))} ({high})"
+    return text + _beyond(answer, "cells") + _blank(answer)
+
+
+def _matrix(answer: Answer) -> str:
+    groups = answer.axes[0].groups
+    upper = np.triu_indices(len(answer.values), 1)
+    values = answer.values[upper]
+    if not groups:
+        return f"median {number(float(np.nanmedian(values)))} over {np.isfinite(values).sum():,} pairs" + _blank(answer)
+    named = np.array(groups, dtype=object)
+    same = named[upper[0]] == named[upper[1]]
+    within, across = values[same], values[~same]
+    pairs = f"{np.isfinite(within).sum():,} and {np.isfinite(across).sum():,} pairs"
+    return f"within a category {number(_mean(within))}, across {number(_mean(across))} ({pairs})"
+
+
+def _mosaic(answer: Answer) -> str:
+    n = answer.values.shape[1]
+    off = answer.values[:, ~np.eye(n, dtype=bool)]
+    text = f"median off the diagonal {number(float(np.nanmedian(off)))}, from {span(float(np.nanmin(off)), float(np.nanmax(off)))}"
+    return text + _beyond(answer, "cells") + _blank(answer)
+
+
+def _scatter(answer: Answer) -> str:
+    shown = int(np.isfinite(answer.values).all(1).sum())
+    facts = [
+        f"{k.replace('_', ' ')} {number(float(v))}" for k, v in answer.facts.items() if isinstance(v, int | float)
+    ][:2]
+    return f"{shown} of {len(answer.values)} shown" + (", " + ", ".join(facts) if facts else "")
+
+
+def _inside(answer: Answer) -> tuple[int, int]:
+    null, values = answer.null, answer.values
+    if null is None:
+        return 0, 0
+    low, high = np.broadcast_to(null.low, values.shape), np.broadcast_to(null.high, values.shape)
+    counted = np.isfinite(values) & np.isfinite(low) & np.isfinite(high)
+    return int((counted & (low <= values) & (values <= high)).sum()), int(counted.sum())
+
+
+def _beyond(answer: Answer, what: str) -> str:
+    inside, counted = _inside(answer)
+    return f"; beyond chance in {counted - inside} of {counted} {what}" if counted else ""
+
+
+def _blank(answer: Answer) -> str:
+    blank = int(np.isnan(answer.values).sum())
+    return f"; {blank} blank, undefined" if blank else ""
+
+
+def _why(answer: Answer) -> str:
+    return next((c for c in reversed(answer.caveats)), "").rstrip(".")
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def _plural(name: str) -> str:
+    return name.replace("_", " ") + "s"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,55 @@
+"""Answers to figures, pure. The axes of an answer choose its view; nothing here knows a measure's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from frontend.client import Answer
+from frontend.scales import Scale, scale_of
+from frontend.views import heatmap, line, matrix, mosaic, number, runs, scatter, table
+from frontend.views.side import Side
+
+__all__ = ["Side", "draw", "kind_of"]
+
+
+def kind_of(answer: Answer) -> str:
+    """Which view suits the answer's axes."""
+    names, shape = [a.name for a in answer.axes], answer.values.shape
+    if not shape:
+        return "number"
+    if len(shape) == 1:
+        return "line"
+    if len(shape) == 3 and shape[1] == shape[2]:
+        return "mosaic"
+    if len(shape) == 2 and names[1] == "coordinate":
+        return "scatter"
+    if len(shape) == 2 and names[1] == f"{names[0]}_b":
+        return "matrix"
+    if len(shape) == 2 and shape[1] <= 6 and not names[1].startswith(("expert", "prompt")):
+        return "line"
+    if len(shape) == 2:
+        return "heatmap"
+    return "table"
+
+
+def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tuple[go.Figure, Scale | None]:
+    """The figure of one answer and what stands beside it (step 0, or the other checkpoint), and its colour scale if it has one."""
+    kind = kind_of(sides[0].answer)
+    if kind == "number":
+        return number.draw(sides), None
+    if kind == "line":
+        return line.draw(sides, layer), None
+    if kind == "scatter":
+        return scatter.draw(sides), None
+    if kind == "table":
+        return table.draw(sides), None
+    scale = scale_of([s.answer for s in sides], difference)
+    view = {"mosaic": mosaic.draw, "matrix": matrix.draw, "heatmap": heatmap.draw}[kind]
+    return view(sides, scale, layer), scale
+
+
+def draw_runs(sides: Sequence[Side]) -> go.Figure:
+    """Every run's per-layer values in one dot plot, with the floor and step 0."""
+    return runs.draw(sides)

@@ -1,0 +1,87 @@
+"""Things against the same things: a square per side, sorted into its groups with gutters between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from frontend import theme
+from frontend.client import Answer
+from frontend.scales import Scale
+from frontend.views.marks import T, canvas, label
+from frontend.views.side import Side
+
+GUTTER = 2
+
+
+def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+    """All sides on one scale; group names stand at the edges in their own colours."""
+    figure = make_subplots(1, len(sides), horizontal_spacing=0.05)
+    canvas(400, figure, margin={"l": 24, "r": 8, "t": 24, "b": 22})
+    for column, side in enumerate(sides, 1):
+        order, at, groups = arranged(side.answer)
+        n = int(at[-1]) + 1 if len(at) else 0
+        z = np.full((n, n), np.nan, np.float32)
+        z[np.ix_(at, at)] = scale.drawn(side.answer.values[np.ix_(order, order)])
+        names = np.full(n, "", dtype=object)
+        names[at] = np.array(side.answer.axes[0].labels, dtype=object)[order]
+        figure.add_heatmap(
+            z=z, x=np.arange(n), y=np.arange(n), hoverongaps=False, row=1, col=column,
+            customdata=[[f"{r} · {c}" for c in names] for r in names] if n <= 200 else None,
+            hovertemplate="%{z:.3f} %{customdata}<extra></extra>" if n <= 200 else "%{z:.3f}<extra></extra>", **scale.heatmap(),
+        )  # fmt: skip
+        axis = "x" if column == 1 else f"x{column}"
+        label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
+        _names(figure, groups, n, column)
+        figure.update_yaxes(scaleanchor=axis, row=1, col=column)
+    figure.update_xaxes(visible=False, constrain="domain", constraintoward="left")
+    figure.update_yaxes(visible=False, autorange="reversed", constrain="domain", constraintoward="top")
+    return figure
+
+
+def arranged(answer: Answer) -> tuple[np.ndarray, np.ndarray, list[tuple[str, float]]]:
+    """Row order by group, where each row lands once gutters are in, and each group's name with its middle."""
+    axis = answer.axes[0]
+    groups = axis.groups or ("",) * len(axis.labels)
+    names = list(dict.fromkeys(groups))
+    order = np.array([i for name in names for i, g in enumerate(groups) if g == name], dtype=int)
+    rank = np.array([names.index(groups[i]) for i in order], dtype=int)
+    at = np.arange(len(order)) + GUTTER * rank
+    return order, at, [(name, float(at[rank == k].mean())) for k, name in enumerate(names) if name]
+
+
+def _names(figure: go.Figure, groups: list[tuple[str, float]], n: int, column: int) -> None:
+    styles = theme.categories(tuple(name for name, _ in groups))
+    if len(groups) > 8:
+        return
+    for name, middle in groups:
+        label(
+            figure,
+            middle,
+            n - 0.5,
+            name,
+            styles[name].word,
+            xanchor="center",
+            yanchor="top",
+            yshift=-3,
+            row=1,
+            col=column,
+        )
+        if column == 1:
+            label(
+                figure,
+                -0.5,
+                middle,
+                name,
+                styles[name].word,
+                xanchor="right",
+                textangle=-90,
+                xshift=-4,
+                row=1,
+                col=column,
+            )
+    if not groups:
+        label(figure, 0, n, "in the answer's own order", T["ink-3"], yanchor="top", row=1, col=column)

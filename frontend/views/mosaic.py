@@ -1,0 +1,79 @@
+"""Square matrices of all layers in ONE heatmap trace with one scale: a tile per layer, a band of tiles per side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from frontend.scales import Scale
+from frontend.views.heatmap import _row
+from frontend.views.marks import T, canvas, label
+from frontend.views.side import Side
+from frontend.words import number
+
+
+def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+    """Tiles in reading order, the current layer outlined, blank cells where a value is undefined."""
+    layers, experts = sides[0].answer.axes[0].labels, sides[0].answer.axes[1].labels
+    n, columns = len(experts), min(len(layers), 8)
+    gap = max(1, round(n * 0.17))
+    z, corners = tiles([s.answer.values for s in sides], columns, gap)
+    bands = -(-len(layers) // columns) * len(sides)
+    figure = canvas(int(np.clip(1150 / columns, 120, 210)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
+    figure.add_heatmap(
+        z=scale.drawn(z), hoverongaps=False, customdata=_told(sides, corners, z.shape) if z.size < 40_000 else None,
+        hovertemplate="%{customdata}<extra></extra>" if z.size < 40_000 else "%{z:.3g}<extra></extra>", **scale.heatmap(),
+    )  # fmt: skip
+    current = _row(layers, layer)
+    for s, side in enumerate(sides):
+        for i, name in enumerate(layers):
+            r, c = corners[s][i]
+            here = i == current
+            title = f"layer {name}" if n >= 8 or columns <= 4 else name
+            text = f"{side.title} · {title}" if i % columns == 0 and len(sides) > 1 else title
+            label(
+                figure,
+                c - 0.5,
+                r - 0.5,
+                f"<b>{text}</b>" if here else text,
+                T["ink"] if here else side.ink,
+                yanchor="bottom",
+                yshift=1,
+            )
+            if here:
+                ends = {"x0": c - 0.5, "x1": c + n - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
+                figure.add_shape(type="rect", line={"color": T["ink"], "width": 1.5}, **ends)
+    figure.update_xaxes(visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
+    top = -max(1.4, 0.16 * n)
+    figure.update_yaxes(
+        visible=False, range=[z.shape[0], top], scaleanchor="x", constrain="domain", constraintoward="top"
+    )
+    return figure
+
+
+def tiles(blocks: Sequence[np.ndarray], columns: int, gap: int) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
+    """Blocks (side x layer x n x n) laid out with NaN gutters; returns the matrix and every tile's corner."""
+    n, layers = blocks[0].shape[1], blocks[0].shape[0]
+    bands = -(-layers // columns)
+    out = np.full((bands * len(blocks) * (n + gap) - gap, columns * (n + gap) - gap), np.nan)
+    corners = [
+        [((s * bands + i // columns) * (n + gap), (i % columns) * (n + gap)) for i in range(layers)]
+        for s in range(len(blocks))
+    ]
+    for side, block in zip(corners, blocks, strict=True):
+        for (r, c), tile in zip(side, block, strict=True):
+            out[r : r + n, c : c + n] = tile
+    return out, corners
+
+
+def _told(sides: Sequence[Side], corners: list[list[tuple[int, int]]], shape: tuple[int, ...]) -> list[list[str]]:
+    out = np.full(shape, "", dtype=object)
+    for side, places in zip(sides, corners, strict=True):
+        layers, rows, columns = (a.labels for a in side.answer.axes)
+        for i, (r, c) in enumerate(places):
+            for j, k in np.ndindex(len(rows), len(columns)):
+                value = number(float(side.answer.values[i, j, k]))
+                out[r + j, c + k] = f"{value} · layer {layers[i]}, {rows[j]} × {columns[k]}"
+    return out.tolist()

@@ -1,0 +1,72 @@
+"""Points of a projection: hue and shape by group, a frame per side. Axes carry no units worth reading, so they show none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from frontend import theme
+from frontend.views.marks import T, canvas, label
+from frontend.views.side import Side
+
+GLASS = "rgba(0,0,0,0)"
+
+
+def draw(sides: Sequence[Side]) -> go.Figure:
+    """First two coordinates; group names stand on their points."""
+    figure = make_subplots(1, len(sides), horizontal_spacing=0.05)
+    canvas(340, figure, margin={"l": 12, "r": 12, "t": 24, "b": 26}, dragmode="lasso")
+    for column, side in enumerate(sides, 1):
+        axis, coordinates = side.answer.axes
+        points = side.answer.values[:, :2]
+        groups = np.array(axis.groups or ("",) * len(axis.labels), dtype=object)
+        names = tuple(dict.fromkeys(groups.tolist()))
+        styles = theme.categories(names)
+        for name in names:
+            inside = groups == name
+            _group(figure, points[inside], np.array(axis.labels, dtype=object)[inside], (name, styles[name]), column)
+        _labels(figure, points, groups, styles, column)
+        x = "x" if column == 1 else f"x{column}"
+        label(figure, 0, 1, side.title, side.ink, xref=f"{x} domain", yref="paper", yanchor="bottom", yshift=5)
+        figure.update_xaxes(title_text=coordinates.labels[0], row=1, col=column)
+    figure.update_xaxes(showticklabels=False, ticks="", linecolor=T["line"], mirror=True)
+    figure.update_yaxes(showticklabels=False, ticks="", linecolor=T["line"], mirror=True)
+    return figure
+
+
+def _group(
+    figure: go.Figure, points: np.ndarray, names: np.ndarray, style: tuple[str, theme.CategoryStyle], column: int
+) -> None:
+    group, look = style
+    figure.add_scatter(
+        x=points[:, 0].astype(np.float32), y=points[:, 1].astype(np.float32), mode="markers", name=group, text=names.tolist(),
+        hovertemplate=f"%{{text}} {group}<extra></extra>", row=1, col=column,
+        marker={"size": 8, "symbol": look.shape, "color": look.mark, "line": {"width": 1, "color": T["surface"]}},
+        unselected={"marker": {"opacity": 0.18}},
+    )  # fmt: skip
+
+
+def _labels(
+    figure: go.Figure, points: np.ndarray, groups: np.ndarray, styles: dict[str, theme.CategoryStyle], column: int
+) -> None:
+    """Each name above its own median; names that would collide move apart."""
+    names = [n for n in styles if n]
+    if not names or len(names) > 8 or not np.isfinite(points).all():
+        return
+    spots = np.array([[np.median(points[groups == n, 0]), np.quantile(points[groups == n, 1], 0.85)] for n in names])
+    extent = np.ptp(points, axis=0) + 1e-12
+    for _ in range(20):
+        for i, j in ((i, j) for i in range(len(names)) for j in range(i)):
+            gap = (spots[i] - spots[j]) / extent
+            if abs(gap[0]) < 0.2 and abs(gap[1]) < 0.07:
+                push = 0.02 * extent[1] * (1 if gap[1] >= 0 else -1)
+                spots[i, 1] += push
+                spots[j, 1] -= push
+    for name, (x, y) in zip(names, spots, strict=True):
+        label(
+            figure, float(x), float(y), f"<b>{name}</b>", styles[name].word, xanchor="center", yanchor="bottom", yshift=7,
+            row=1, col=column,
+        )  # fmt: skip
