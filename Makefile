@@ -7,6 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+MADE := $(VENV)/.made
 APP := $(VENV)/.app-installed
 DEV := $(VENV)/.dev-installed
 # A build of torch for another machine: make up TORCH_INDEX=https://download.pytorch.org/whl/cu130
@@ -46,7 +47,7 @@ clean: ## remove .venv and caches; the store stays
 	rm -rf $(VENV) .bench .wheels .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Debian splits ensurepip off into python3-venv: borrow the system's pip, else install the package, else say what is missing.
-$(BIN)/python:
+$(MADE):
 	@[ -n "$(PYTHON)" ] && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(NEEDS_PYTHON)" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 \
 	|| { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } 2>/dev/null \
@@ -55,9 +56,10 @@ $(BIN)/python:
 	     && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends python3-venv >/dev/null \
 	     && $(PYTHON) -m venv --clear $(VENV); } \
 	|| { rm -rf $(VENV); echo "make: $(NEEDS_PYTHON)" >&2; exit 1; }
+	@touch $@
 
 # torch comes first and alone: its index decides between the CPU and the multi-gigabyte CUDA build.
-$(APP): pyproject.toml constraints.txt | $(BIN)/python
+$(APP): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing moe-geometry into $(VENV) (minutes, once)"
 	@$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) --no-deps) -c constraints.txt '$(TORCH)'
 	@$(PIP) install -c constraints.txt -e '.[all]'
