@@ -6,6 +6,7 @@ is broadcast to every row; the schema's metadata holds the answer without its ar
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from analysis.result import Axis, Interval, Null, Reason, Result
@@ -85,15 +85,14 @@ def to_file(result: Result, provenance: Mapping[str, Any], kind: str) -> bytes:
         sink = io.BytesIO()
         np.save(sink, np.asarray(result.values, dtype=np.float64), allow_pickle=False)
         return sink.getvalue()
-    table = long_table(result)
-    sink = pa.BufferOutputStream()
-    if kind == "csv":
-        pyarrow.csv.write_csv(_worded(table), sink)
-    elif kind == "parquet":
-        header = json.dumps(to_json(_hollow(result), provenance), allow_nan=False)
-        pyarrow.parquet.write_table(table.replace_schema_metadata({HEADER: header}), sink)
-    else:
+    if kind not in FORMATS:
         raise Refusal(f"There is no format {kind!r}; known: {', '.join(sorted(FORMATS))}.", known=sorted(FORMATS))
+    table = long_table(result)
+    if kind == "csv":
+        return _csv(table)
+    header = json.dumps(to_json(_hollow(result), provenance), allow_nan=False)
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table.replace_schema_metadata({HEADER: header}), sink)
     return sink.getvalue().to_pybytes()
 
 
@@ -161,19 +160,22 @@ def _full(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _narrow(array: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """Undo a broadcast from `size`: the first cell along every axis that was stretched."""
+    if not array.size:
+        return array  # nothing was stretched to nothing: there is no first cell
     padded = (1,) * (array.ndim - len(size)) + size
     first = tuple(slice(0, n) for n in padded)
-    return array[first].reshape(size)
+    return np.asarray(array[first]).reshape(size)
 
 
-def _worded(table: pa.Table) -> pa.Table:
-    """NaN written as a word: an empty cell would say that nothing was asked."""
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name)
-        columns[name] = column if pa.types.is_string(column.type) else pa.array(_words(column), pa.string())
-    return pa.table(columns)
+def _csv(table: pa.Table) -> bytes:
+    """NaN is written as a word, and only what was not asked is an empty cell (pyarrow's own writer quotes either way)."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.column_names)
+    columns = [[_word(value) for value in table.column(name).to_pylist()] for name in table.column_names]
+    writer.writerows(zip(*columns, strict=True))
+    return text.getvalue().encode()
 
 
-def _words(column: pa.ChunkedArray) -> list[str | None]:
-    return [None if x is None else "NaN" if x != x else repr(x) for x in column.to_pylist()]
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else "NaN" if value != value else repr(value)

@@ -85,8 +85,9 @@ class Database:
             found = self._schema(write)
             if found > SCHEMA:
                 raise StoreNewer(
-                    f"The store {path} has schema {found}, written by a later version of moe-geometry; this version "
-                    f"knows schemas up to {SCHEMA}. Use the later version, or name another folder in MOE_GEOMETRY_STORE."
+                    f"The store {path} has schema {found}, written by a later version of moe-geometry; this one "
+                    f"knows schemas up to {SCHEMA}. Use the later version, or name another folder in "
+                    "MOE_GEOMETRY_STORE."
                 )
             for step in STEPS[found:]:
                 write.run(step)
