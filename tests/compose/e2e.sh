@@ -9,9 +9,9 @@ APP=$(cd "${1:-$HERE/../..}" && pwd)
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then echo "make test-compose needs root on Debian 12: it starts its own engine" >&2; exit 1; fi
 W=$(mktemp -d -t compose-e2e.XXXXXX)
 export DOCKER_HOST=unix://$W/docker.sock DOCKER_CONFIG=$W/cfg DEBIAN_FRONTEND=noninteractive
-export CA_BUNDLE_FILE=${CA_BUNDLE_FILE:-${PIP_CERT:-/dev/null}} MOE_GEOMETRY_PORT=${MOE_GEOMETRY_PORT:-18050}
+export CA_BUNDLE_FILE=${CA_BUNDLE_FILE:-${PIP_CERT:-/dev/null}} MOE_GEOMETRY_FRONTEND_PORT=${MOE_GEOMETRY_FRONTEND_PORT:-18050}
 dc(){ docker compose -f "$APP/docker-compose.yml" -p "${PROJ:-moe-geometry-e2e}" "$@"; }
-check(){ python3 "$HERE/check.py" "$1" "http://127.0.0.1:$MOE_GEOMETRY_PORT" "$W/answer.json"; }
+check(){ python3 "$HERE/check.py" "$1" "http://127.0.0.1:$MOE_GEOMETRY_FRONTEND_PORT" "$W/answer.json"; }
 apt(){ apt-get -o DPkg::Lock::Timeout=300 "$@"; }
 up(){
   dc up -d --wait --wait-timeout 180 >"$W/up.log" 2>&1 || { tail "$W/up.log"; dc ps -a; dc logs --tail 40; tail -5 "$W/dockerd.log"; exit 1; }

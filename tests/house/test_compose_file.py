@@ -37,6 +37,12 @@ def test_only_the_backend_holds_the_one_volume(compose: dict[str, Any]) -> None:
     assert "volumes" not in compose["services"]["frontend"]
 
 
+def test_the_end_to_end_run_asks_where_the_pages_are_published(root: Path, compose: dict[str, Any]) -> None:
+    (port,) = compose["services"]["frontend"]["ports"]
+    (variable,) = re.findall(r"\$\{(\w+):-8050\}", port)
+    assert f"http://127.0.0.1:${variable}" in (root / "tests/compose/e2e.sh").read_text()
+
+
 @pytest.mark.parametrize("room", SERVICES)
 def test_every_variable_of_ours_is_read_by_its_room(root: Path, compose: dict[str, Any], room: str) -> None:
     said = set(re.findall(r"\b(MOE_GEOMETRY_\w+)=", (root / room / "Dockerfile").read_text()))
