@@ -5,8 +5,9 @@ validation; the rest is training text. See data/README.md for what each source i
 """
 
 import random
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def build(out: Path = CORPUS, seed: int = 0, say: Callable[[str], None] = lambda
     return assemble(sources(out / "packages", seed, say), out, seed, say)
 
 
+def publish(out: Path = CORPUS, data: Path = Path("data")) -> None:
+    """Copy a corpus's tokenizer and prompt sets to where they ship: `data/tokenizer`, `data/prompts`.
+
+    The shipped checkpoints were trained with the shipped tokenizer: publish a new one only together with new ones.
+    """
+    for source, target, names in (
+        (out, data / "tokenizer", vocabulary.FILES),
+        (out / "prompts", data / "prompts", prompts.FILES),
+    ):
+        target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copyfile(source / name, target / name)
+
+
 def sources(folder: Path, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> tuple[Source, ...]:
     """Fetch and read every source, keeping packages in `folder`."""
     readers: tuple[tuple[str, Callable[[], Source]], ...] = (
@@ -77,11 +92,15 @@ def sources(folder: Path, seed: int = 0, say: Callable[[str], None] = lambda _: 
 
 
 def assemble(
-    found: tuple[Source, ...], out: Path, seed: int, say: Callable[[str], None] = lambda _: None
+    found: tuple[Source, ...],
+    out: Path,
+    seed: int,
+    say: Callable[[str], None] = lambda _: None,
+    shares: Mapping[str, Share] = SHARES,
 ) -> report.CorpusReport:
     """Write a corpus from sources already read."""
     started = time.perf_counter()
-    splits = tuple(split(source, SHARES[source.name], seed) for source in found)
+    splits = tuple(split(source, shares[source.name], seed) for source in found)
     say("training the tokenizer")
     tokenizer = vocabulary.train(document.text for part in splits for document in part.train)
     vocabulary.save(tokenizer, out, CONTEXT)

@@ -45,13 +45,12 @@ def at(document: Document, domain: str, start: int, size: Size, tokenizer: Token
     if len(document.text) < WHOLE:
         return _whole(document, size, tokenizer) if start == 0 else None
     text = document.text[start : start + 8 * size.most]
-    ends = [end for _, end in tokenizer.encode(text).offsets]
     best: Excerpt | None = None
     for stop in STOPS[domain].finditer(text):
         if start + stop.end() < len(document.text) and stop.end() == len(text):
             continue  # the window's edge, not a place to stop
         piece = text[: stop.end()].rstrip().removesuffix(";")
-        tokens = sum(end <= len(piece) for end in ends)
+        tokens = len(tokenizer.encode(piece).ids)
         if tokens > size.most:
             break
         if tokens >= size.least and (best is None or abs(tokens - size.wanted) <= abs(best.tokens - size.wanted)):

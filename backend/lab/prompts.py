@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer
 
-from backend.lab import excerpts, overlap
+from backend.lab import excerpts, overlap, sketch
 from backend.lab.document import DOMAINS, Document
 from backend.lab.excerpts import Excerpt, Size
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from backend.lab.corpus import Split
 
 FOUR_TASKS, VALIDATION, PROVENANCE = "four-tasks.jsonl", "validation.jsonl", "provenance.json"
+SKETCH = "training-text.npz"
+FILES = (FOUR_TASKS, VALIDATION, PROVENANCE, SKETCH)
 EACH = 20
 SHORT = Size(least=60, wanted=96, most=120)
 VALIDATION_TOKENS = 12_000
@@ -29,6 +31,14 @@ ALIKE = 8
 
 class PromptsOverlap(ValueError):
     """A prompt repeats 13 words in a row of the text it should be independent of."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The text that prompts must not repeat: runs of training and validation text, and training text's sketch."""
+
+    runs: overlap.Hashes
+    sketch: sketch.Sketch
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Written:
     prompt_runs: int
     validation_runs: int
     validation_runs_seen: dict[str, float]
+    validation_rows_seen: tuple[str, ...]
 
 
 def write(splits: Sequence["Split"], tokenizer: Tokenizer, folder: Path, seed: int) -> Written:
@@ -63,9 +74,10 @@ def write(splits: Sequence["Split"], tokenizer: Tokenizer, folder: Path, seed: i
         PromptsOverlap: a chosen prompt repeats training or validation text, or a domain yields too few prompts.
     """
     training = overlap.index(document.text for part in splits for document in part.train)
+    training_sketch = sketch.sketch(document.text for part in splits for document in part.train)
     set_aside = overlap.index(document.text for part in splits for document in part.validation)
     validation = tuple(_validation(splits, tokenizer))
-    four_tasks = tuple(_four_tasks(splits, tokenizer, np.union1d(training, set_aside), seed))
+    four_tasks = tuple(_four_tasks(splits, tokenizer, Known(np.union1d(training, set_aside), training_sketch), seed))
     require_new(four_tasks, training)
     require_new(four_tasks, set_aside)
     written = Written(
@@ -75,10 +87,12 @@ def write(splits: Sequence["Split"], tokenizer: Tokenizer, folder: Path, seed: i
         prompt_runs=sum(len(overlap.runs(prompt.text)) for prompt in four_tasks),
         validation_runs=sum(len(overlap.runs(prompt.text)) for prompt in validation),
         validation_runs_seen={domain: _share_seen(validation, domain, training) for domain in DOMAINS},
+        validation_rows_seen=tuple(prompt.id for prompt in validation if overlap.shared(prompt.text, training)),
     )
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in ((FOUR_TASKS, four_tasks), (VALIDATION, validation)):
         (folder / name).write_text(lines(rows), encoding="utf-8")
+    sketch.save(training_sketch, folder / SKETCH)
     (folder / PROVENANCE).write_text(json.dumps(provenance(written), indent=1) + "\n", encoding="utf-8")
     return written
 
@@ -100,6 +114,7 @@ def provenance(written: Written) -> dict[str, object]:
             "runs_of_four_tasks_in_training_or_validation_text": 0,
             "runs_of_validation": written.validation_runs,
             "share_of_validation_runs_in_training_text": written.validation_runs_seen,
+            "rows_of_validation_that_repeat_training_text": written.validation_rows_seen,
         },
         "prompts": {
             row.id: {name: value for name, value in asdict(row).items() if name not in {"id", "text", "category"}}
@@ -121,7 +136,7 @@ def _share_seen(rows: Sequence[Prompt], domain: str, training: overlap.Hashes) -
     return round(sum(overlap.hits(part, training) for part in found) / total, 4) if total else 0.0
 
 
-def _four_tasks(splits: Sequence["Split"], tokenizer: Tokenizer, known: overlap.Hashes, seed: int) -> Iterator[Prompt]:
+def _four_tasks(splits: Sequence["Split"], tokenizer: Tokenizer, known: Known, seed: int) -> Iterator[Prompt]:
     for domain in DOMAINS:
         parts = [part for part in splits if part.source.domain == domain and part.prompts]
         chosen: list[Excerpt] = []
@@ -157,8 +172,8 @@ def _families(
         )
 
 
-def _is_new(candidate: Excerpt, chosen: Iterable[Excerpt], known: overlap.Hashes) -> bool:
-    if overlap.shared(candidate.text, known):
+def _is_new(candidate: Excerpt, chosen: Iterable[Excerpt], known: Known) -> bool:
+    if overlap.shared(candidate.text, known.runs) or sketch.may_repeat(candidate.text, known.sketch):
         return False
     alike = overlap.index((each.text for each in chosen), ALIKE)
     return overlap.shared(candidate.text, alike, ALIKE) == 0

