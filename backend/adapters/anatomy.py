@@ -46,7 +46,11 @@ class Expert:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Output of the expert for rows of x, its combine weight left out."""
-        return F.linear(self.phi(*self._preactivations(x)), self.down, self.down_bias)
+        return self.project(self.phi(*self._preactivations(x)))
+
+    def project(self, activations: Tensor) -> Tensor:
+        """Output of the expert from its gated activations [row, hidden]."""
+        return F.linear(activations, self.down, self.down_bias)
 
     def slopes(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """Mean over the rows of x of d phi / d gate and d phi / d up, exact for any elementwise phi."""
@@ -117,6 +121,13 @@ class MoeLayer(ABC):
     def rows(self) -> nn.Module:
         """The module whose input is the router's true input: the linear map of it, where that is a child."""
         return self.router
+
+    def flight_order(self, indices: Tensor, pieces: int) -> Tensor | None:
+        """Which selections (flat, token by slot) the model's activations belong to, in its order; None if unknown.
+
+        `pieces` is in how many calls of `_apply_gate` they came.
+        """
+        return None
 
     def identity(self, indices: Tensor) -> Tensor:
         """True where a selection is an identity expert: it returns its input, and no weights serve it."""

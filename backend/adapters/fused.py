@@ -69,6 +69,21 @@ class FusedLayer(MoeLayer):
             weights.reshape(-1, weights.shape[-1]),
         )
 
+    def flight_order(self, indices: Tensor, pieces: int) -> Tensor | None:
+        """Sorted by expert in one call (grouped), as they are in one call (batched), or expert by expert (eager)."""
+        module: Any = self.experts
+        implementation = getattr(getattr(module, "config", None), "_experts_implementation", None)
+        if implementation == "grouped_mm":
+            return indices.flatten().sort().indices  # the very sort of the model, so ties fall alike
+        if implementation == "batched_mm":
+            return torch.arange(indices.numel(), device=indices.device)
+        hit = indices.unique().tolist()
+        if pieces != len(hit):
+            return None
+        k = indices.shape[-1]
+        slots_first = [torch.where(indices.T == index) for index in hit]
+        return torch.cat([token * k + slot for slot, token in slots_first])
+
     def rows(self) -> nn.Module:
         """The router itself, or the linear child that holds its rows (a norm may stand before it)."""
         weight = getattr(self.router, "weight", None)

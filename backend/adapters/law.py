@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.autograd.functional import jvp
 
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
+from backend.adapters.block import relative_error, routed_output, tolerance
 from backend.adapters.watch import Trace, watch
 
 TOKENS = 8
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-HALF_TOLERANCE = 1e-2
 # Two backward passes round more than one forward pass; in float64, some models cast to float32 inside the expert.
 JACOBIAN_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_JACOBIAN_TOLERANCE = 5e-2
@@ -30,51 +29,6 @@ class Verified:
     tokens: int
     output_error: tuple[float, ...]
     jacobian_error: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What became of each selection; each (token, slot) is in exactly one of the four."""
-
-    served: Tensor
-    dropped: Tensor
-    skipped: Tensor
-    identity: Tensor
-
-
-def tally(layer: MoeLayer, indices: Tensor, weights: Tensor) -> Tally:
-    """Served, dropped, skipped, identity, as masks [token, k] that together hold every selection once.
-
-    Raises:
-        AdapterLies: If they do not, or if a token has another number of selections than the adapter said.
-    """
-    experts, _, _ = layer.size()
-    if indices.shape[-1] != layer.top_k:
-        raise AdapterLies(
-            f"{layer.name}: top {layer.top_k} was expected, each token has {indices.shape[-1]} selections"
-        )
-    identity, skipped = layer.identity(indices), layer.skipped(indices, weights)
-    dropped = layer.dropped(indices, weights)
-    served = (indices >= 0) & (indices < experts) & ~identity & ~skipped & ~dropped
-    parts = [int(mask.sum()) for mask in (served, dropped, skipped, identity)]
-    if sum(parts) != indices.numel():
-        seen = dict(zip(("served", "dropped", "skipped", "identity"), parts, strict=True))
-        raise AdapterLies(
-            f"{layer.name}: {indices.numel()} selections (tokens x k) are not the sum of {seen}; indices run from "
-            f"{int(indices.min())} to {int(indices.max())} for {experts} experts"
-        )
-    return Tally(served, dropped, skipped, identity)
-
-
-def routed_output(layer: MoeLayer, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """The routed output [token, model] from the slots alone, in the precision of x."""
-    counted = tally(layer, indices, weights)
-    out = torch.where(counted.identity, weights, 0).sum(-1, keepdim=True).to(x.dtype) * x
-    for index in indices[counted.served].unique().tolist():
-        token, slot = torch.where((indices == index) & counted.served)
-        expert = layer.expert(index).to(x.dtype)
-        out.index_add_(0, token, expert(x[token]) * weights[token, slot, None].to(x.dtype))
-    return out
 
 
 @torch.no_grad()
@@ -98,7 +52,7 @@ def _check_output(layer: MoeLayer, trace: Trace) -> float:
         raise AdapterLies(f"{layer.name} did not run in a forward pass of text: nothing was routed there")
     exact = torch.promote_types(trace.expert_input.dtype, torch.float32)
     found = routed_output(layer, trace.expert_input.to(exact), trace.indices, trace.weights)
-    error, allowed = _error(found, trace.output.to(exact)), TOLERANCE.get(trace.output.dtype, HALF_TOLERANCE)
+    error, allowed = relative_error(found, trace.output.to(exact)), tolerance(trace.output.dtype, layer.top_k)
     if not error <= allowed:  # also true of NaN
         raise AdapterLies(
             f"{layer.name}: the routed output recomputed from router choices and expert weights differs from the "
@@ -119,13 +73,11 @@ def _check_jacobian(layer: MoeLayer, trace: Trace) -> float:
     directions = torch.randn(x.shape[-1], 2, generator=generator).to(x)
     closed = layer.expert(index).along(x, directions)
     products = torch.stack([_product(layer, index, x, direction) for direction in directions.T], -1)
-    error, allowed = (
-        _error(closed.double(), products.double()),
-        JACOBIAN_TOLERANCE.get(x.dtype, HALF_JACOBIAN_TOLERANCE),
-    )
+    error = relative_error(closed.double(), products.double())
+    allowed = JACOBIAN_TOLERANCE.get(x.dtype, HALF_JACOBIAN_TOLERANCE)
     if not error <= allowed:
         raise AdapterLies(
-            f"{layer.name}: the closed-form Jacobian of expert {index} differs from the model's forward-mode products by "
+            f"{layer.name}: the closed-form Jacobian of expert {index} differs from the model's own products by "
             f"{error:.1e} ({allowed:.0e} allowed in {x.dtype}): its activation is not elementwise, or it is misread"
         )
     return error
@@ -139,8 +91,3 @@ def _product(layer: MoeLayer, index: int, x: Tensor, direction: Tensor) -> Tenso
     _, product = jvp(lambda rows: layer.alone(index, rows), x, direction.expand_as(x).contiguous())
     assert isinstance(product, Tensor)
     return product.float().mean(0) if product.dtype.itemsize < 4 else product.mean(0)
-
-
-def _error(found: Tensor, truth: Tensor) -> float:
-    """Frobenius norm of the difference relative to that of the truth: one rounded entry does not decide it."""
-    return float((found - truth).norm() / truth.norm().clamp(min=torch.finfo(truth.dtype).tiny))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
+from backend.adapters.flight import Call, Flight, observed, output_norms
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Trace:
     indices: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
+    output_norms: Tensor | None = None
 
 
 class _TopkReader(TorchFunctionMode):
@@ -55,7 +57,9 @@ class _TopkReader(TorchFunctionMode):
 
 
 @contextmanager
-def watch(anatomy: Anatomy, rows: Tensor, total: int, *, outputs: bool = False) -> Iterator[list[Trace]]:
+def watch(
+    anatomy: Anatomy, rows: Tensor, total: int, *, outputs: bool = False, norms: bool = False
+) -> Iterator[list[Trace]]:
     """Record each MoE layer of the forward passes run inside by this thread; hooks are gone afterwards, error or not.
 
     Args:
@@ -63,16 +67,22 @@ def watch(anatomy: Anatomy, rows: Tensor, total: int, *, outputs: bool = False) 
         rows: Which rows of the flattened [batch, sequence] to keep: those that are no padding.
         total: How many rows the flattened batch has, so that a layer which sees others is noticed.
         outputs: Keep what the experts modules return too.
+        norms: Keep the norm of each selection's output, observed in flight.
 
     Raises:
-        AdapterLies: In the pass, if a layer runs twice or sees other rows than the batch has.
+        AdapterLies: In the pass, if a layer runs twice, sees other rows than the batch has, or if observed outputs do
+            not add up to what it returned.
     """
     traces = [Trace() for _ in anatomy.layers]
     with ExitStack() as stack:
         reader = stack.enter_context(_TopkReader())
         recorder = _Recorder(reader, rows, total, threading.get_ident())
         for layer, trace in zip(anatomy.layers, traces, strict=True):
-            for register, hook, options in recorder.hooks(layer, trace, outputs):
+            hooks = recorder.hooks(layer, trace)
+            if outputs or norms:
+                flight = stack.enter_context(observed(layer.experts, recorder.mine)) if norms else None
+                hooks.append(recorder.output_hook(layer, trace, flight))
+            for register, hook, options in hooks:
                 stack.callback(register(hook, **options).remove)
         yield traces
 
@@ -89,7 +99,7 @@ class _Recorder:
     total: int
     thread: int
 
-    def hooks(self, layer: MoeLayer, trace: Trace, outputs: bool) -> list[Registration]:
+    def hooks(self, layer: MoeLayer, trace: Trace) -> list[Registration]:
         """What to register on which module. A foreign thread's pass through the same model leaves no trace."""
 
         def router_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -104,19 +114,30 @@ class _Recorder:
             if self.mine():
                 self.read_call(layer, trace, args, kwargs)
 
-        def experts_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self.mine():
-                trace.output = self.keep(output)
-
         with_kwargs = {"with_kwargs": True}
         # The router first, its linear child second: what stands between them (a norm) belongs to the router's input.
         inputs = dict.fromkeys((layer.router, layer.rows()))
         found: list[Registration] = [(m.register_forward_pre_hook, router_input, with_kwargs) for m in inputs]
         found.append((layer.router.register_forward_hook, router_output, {}))
         found.append((layer.experts.register_forward_pre_hook, experts_input, with_kwargs))
-        if outputs:
-            found.append((layer.experts.register_forward_hook, experts_output, {}))
         return found
+
+    def output_hook(self, layer: MoeLayer, trace: Trace, flight: Flight | None) -> Registration:
+        """Keeps what the experts returned or, with a flight, the norms of what each of them gave to it."""
+
+        def experts_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+            if not self.mine():
+                return
+            if flight is None:
+                trace.output = self.keep(output)
+                return
+            indices = layer.read_call(args, kwargs)[1]
+            call = [self.keep(tensor) for tensor in (*layer.read_call(args, kwargs), output)]
+            seen = flight.rows(layer, indices)
+            seen = None if seen is None else (seen[0].to(self.rows.device), self.keep(seen[1]))
+            trace.output_norms = output_norms(layer, Call(*call), seen)
+
+        return layer.experts.register_forward_hook, experts_output, {"with_kwargs": True}
 
     def mine(self) -> bool:
         """True on the thread that watches."""

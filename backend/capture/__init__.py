@@ -126,12 +126,7 @@ class _Run:
         route = route_batch(self.anatomy.shape, *tokens, routed) if "routes" in self.needs else None
         layers: tuple[LayerBatch, ...] = ()
         if self.needs & {"layers", "outputs"}:
-            outputs = "outputs" in self.needs
-            with torch.no_grad():
-                layers = tuple(
-                    layer_batch(self.anatomy, n, tokens, trace, routed[n], outputs=outputs)
-                    for n, trace in enumerate(traces)
-                )
+            layers = tuple(layer_batch(self.anatomy, n, tokens, t, routed[n]) for n, t in enumerate(traces))
         return Captured(route, layers, _notes(batch))
 
     @torch.no_grad()
@@ -139,7 +134,8 @@ class _Run:
         device = self.model.device
         ids, mask = (t.to(device) for t in padded(batch, self._pad()))
         rows = mask.flatten().nonzero().squeeze(-1)
-        with _lock(self.model), watch(self.anatomy, rows, mask.numel()) as traces:
+        norms = "outputs" in self.needs
+        with _lock(self.model), watch(self.anatomy, rows, mask.numel(), norms=norms) as traces:
             out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
         logits = getattr(out, "logits", None)
         if logits is None:  # a bare decoder predicts nothing

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from analysis.slots import LayerBatch, Prompts, RouteBatch, Shape, TokenKeys
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
-from backend.adapters.law import tally
+from backend.adapters.block import tally
 from backend.adapters.watch import Trace
 
 PROPORTIONAL = {torch.float32: 1e-4, torch.float64: 1e-4}
@@ -60,9 +60,9 @@ def margins(scores: Tensor | None, layer: MoeLayer, tokens: int, device: torch.d
 
 
 def layer_batch(
-    anatomy: Anatomy, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed, *, outputs: bool
+    anatomy: Anatomy, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed
 ) -> LayerBatch:
-    """What one layer's router and experts saw and gave; output norms only where asked for, else NaN."""
+    """What one layer's router and experts saw and gave; output norms where they were observed, else NaN."""
     layer, (prompts, keys) = anatomy.layers[index], tokens
     seen, x = trace.router_input, trace.expert_input
     if seen is None or x is None or seen.shape != x.shape:
@@ -72,7 +72,7 @@ def layer_batch(
         )
     hidden = torch.full((len(x), anatomy.shape.experts), torch.nan, device=x.device)
     logits = hidden if trace.logits is None else trace.logits.float()
-    norms = output_norms(layer, x, routed) if outputs else torch.full_like(routed.weights, torch.nan)
+    norms = torch.full_like(routed.weights, torch.nan) if trace.output_norms is None else trace.output_norms
     return LayerBatch(
         shape=anatomy.shape,
         prompts=prompts,
@@ -108,15 +108,6 @@ def probabilities(logits: Tensor, trace: Trace) -> Tensor:
         if worst <= tolerance:
             fits[mean, name] = scores / scores.sum(-1, keepdim=True)
     return fits[min(fits)] if fits else unknown
-
-
-def output_norms(layer: MoeLayer, x: Tensor, routed: Routed) -> Tensor:
-    """|f_e(x)| of each served (token, slot), recomputed from the captured input; NaN where not served."""
-    norms = torch.full_like(routed.weights, torch.nan)
-    for index in routed.indices[routed.served].unique().tolist():
-        token, slot = torch.where((routed.indices == index) & routed.served)
-        norms[token, slot] = layer.expert(index)(x[token]).float().norm(dim=-1)
-    return norms
 
 
 def _misfit(scores: Tensor, trace: Trace) -> tuple[float, float]:

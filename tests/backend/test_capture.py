@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from torch.overrides import _get_current_function_mode_stack
 from analysis.errors import GeometryError, UnknownName
 from analysis.slots import LayerBatch, RouteBatch
 from analysis.statistic import get
-from backend.adapters import AdapterLies, adapt
+from backend.adapters import AdapterLies, Expert, adapt
+from backend.adapters.fused import FusedLayer
 from backend.adapters.law import Verified
 from backend.adapters.watch import watch
 from backend.capture import Captured, CaptureOptions, capture, verified
@@ -106,19 +108,20 @@ def test_selections_are_tokens_times_k_in_every_layer(family: str) -> None:
         assert torch.equal(state[name][order].sum(-1), expected)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "grouped_mm"])
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
 def test_a_watched_pass_gives_bitwise_the_same_logits(family: str, implementation: str) -> None:
     model = built(family, implementation)
     ids = torch.arange(40, 80).reshape(2, 20)
     with torch.no_grad():
         before = model(ids, use_cache=False).logits
-        with watch(adapt(model), torch.arange(40), 40, outputs=True):
+        with watch(adapt(model), torch.arange(40), 40, norms=True):
             during = model(ids, use_cache=False).logits
         assert torch.equal(before, during) and torch.equal(before, model(ids, use_cache=False).logits)
 
 
-def test_what_layers_show_adds_up(family: str) -> None:
-    model = built(family)
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
+def test_what_layers_show_adds_up(family: str, implementation: str) -> None:
+    model = built(family, implementation)
     anatomy = adapt(model)
     (captured,) = tiny_moe.run(model, anatomy, tiny_moe.prompts(*TEXTS), ("routes", "outputs"))
     assert [batch.layer for batch in captured.layers] == list(range(len(anatomy.layers)))
@@ -132,6 +135,39 @@ def test_what_layers_show_adds_up(family: str) -> None:
         for token, slot in ((0, 0), (7, TOP_K - 1)):
             output = anatomy.layers[n].alone(int(batch.indices[token, slot]), batch.expert_input[token : token + 1])
             torch.testing.assert_close(batch.output_norms[token, slot], output.detach().norm(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
+def test_activations_are_observed_where_the_model_shows_them(monkeypatch: Any, implementation: str) -> None:
+    projected = []
+    project = Expert.project
+    monkeypatch.setattr(Expert, "__call__", lambda expert, x: pytest.fail("recomputed what was to be observed"))
+    monkeypatch.setattr(Expert, "project", lambda expert, h: projected.append(len(h)) or project(expert, h))
+    model = built("gpt_oss", implementation)
+    with torch.no_grad(), watch(adapt(model), torch.arange(3, 20), 20, norms=True) as traces:
+        model(torch.arange(40, 60)[None], use_cache=False)
+    assert sum(projected) == 17 * TOP_K * len(traces)
+    assert all(trace.output_norms is not None and trace.output_norms.isfinite().all() for trace in traces)
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffled(FusedLayer):
+    """Matches the activations it observes to the wrong tokens."""
+
+    def flight_order(self, indices: torch.Tensor, pieces: int) -> torch.Tensor | None:
+        order = super().flight_order(indices, pieces)
+        return None if order is None else order.roll(1)
+
+
+def test_observed_rows_that_are_not_the_routed_rows_fail_loudly() -> None:
+    model = built("olmoe", "grouped_mm")
+    anatomy = adapt(model)
+    true = anatomy.layers[1]
+    wrong = Shuffled(true.label, true.name, true.experts, true.router, true.block, true.top_k)
+    anatomy = replace(anatomy, layers=(anatomy.layers[0], wrong, anatomy.layers[2]))
+    with pytest.raises(AdapterLies, match="observed rows differ from routed rows"):
+        tiny_moe.run(model, anatomy, tiny_moe.prompts("words"), ("outputs",))
+    assert hooks_of(model) == 0
 
 
 def test_margins_are_of_what_the_router_ranks(family: str) -> None:
@@ -174,7 +210,7 @@ def test_hooks_are_gone_after_an_error_in_the_middle_of_a_pass() -> None:
 
     attention.forward = fail
     with pytest.raises(Broken):
-        tiny_moe.run(model, anatomy, tiny_moe.prompts("words"))
+        tiny_moe.run(model, anatomy, tiny_moe.prompts("words"), ("outputs",))
     assert hooks_of(model) == 0 and not _get_current_function_mode_stack()
     attention.forward = forward
     assert len(tiny_moe.run(model, anatomy, tiny_moe.prompts("words"))) == 1
