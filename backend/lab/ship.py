@@ -1,0 +1,49 @@
+"""The runs that ship in data/checkpoints, from settings written here: one command makes them all again."""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import as_completed
+from dataclasses import replace
+from pathlib import Path
+
+from backend.lab.settings import RunSettings
+from backend.lab.train import finished, train
+from backend.lab.workers import worker_pool
+
+log = logging.getLogger(__name__)
+
+STEPS = 4000
+STORED = (0, 20, 80, 320, 1000, 2000, STEPS)
+
+# Speeds: the choice of `grid.chosen` on data/checkpoints/balancing-grid.jsonl.
+_BASE = RunSettings(router="unbalanced", seed=0, size="s64", steps=STEPS, stored=STORED)
+_SECOND = replace(_BASE, seed=1, size="s32")
+SHIPPED: Mapping[str, RunSettings] = {
+    "aux": replace(_BASE, router="softmax_aux", balancing=0.01),
+    "free": replace(_BASE, router="loss_free", balancing=0.005),
+    "kmeans": replace(_BASE, router="kmeans", balancing=0.005),
+    "none": _BASE,
+    "soft": replace(_BASE, router="soft"),
+    "dense": replace(_BASE, router="dense"),
+    "aux-s1": replace(_SECOND, router="softmax_aux", balancing=0.01),
+    "free-s1": replace(_SECOND, router="loss_free", balancing=0.005),
+}
+
+
+def ship(corpus: Path, checkpoints: Path, workers: int = 2) -> Iterator[str]:
+    """Train every shipped run that `checkpoints` does not hold to its end; names each as it ends.
+
+    A run half done, or done with other settings, is thrown away and trained anew.
+    """
+    waiting = [name for name, settings in SHIPPED.items() if not finished(settings, checkpoints / name)]
+    with worker_pool(workers) as pool:
+        running = {pool.submit(_fresh, SHIPPED[name], corpus, checkpoints / name): name for name in waiting}
+        for done in as_completed(running):
+            done.result()
+            yield running[done]
+
+
+def _fresh(settings: RunSettings, corpus: Path, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    train(settings, corpus, out)

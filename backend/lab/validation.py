@@ -1,0 +1,51 @@
+"""Validation of a lab model: loss and perplexity by domain, MaxVio over the whole validation set."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from analysis.lab.model import LabMoeForCausalLM
+from analysis.lab.step import evaluation_step, max_violation
+from backend.lab.batches import TokenisedCorpus
+from backend.lab.settings import DOMAINS
+
+SEQUENCES = 100  # of each domain: 51,200 tokens in all
+AT_ONCE = 20
+
+
+def validation_tokens(corpus: TokenisedCorpus) -> dict[str, Tensor]:
+    """The first sequences of each domain's held-out documents."""
+    return {
+        domain: torch.from_numpy(np.asarray(corpus.sequences("validation", domain)[:SEQUENCES]).astype(np.int64))
+        for domain in DOMAINS
+    }
+
+
+def validate(model: LabMoeForCausalLM, tokens: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a line of the log says of the model as it stands."""
+    loss: dict[str, float] = {}
+    load: Tensor | None = None
+    for domain, ids in tokens.items():
+        parts = [evaluation_step(model, part) for part in ids.split(AT_ONCE)]
+        loss[domain] = torch.cat([losses for losses, _ in parts]).mean().item()
+        for _, selections in parts:
+            if selections is not None:
+                load = selections if load is None else load + selections
+    loss["all"] = sum(loss.values()) / len(loss)
+    return {
+        "tokens": sum(ids[:, 1:].numel() for ids in tokens.values()),
+        "loss": loss,
+        "perplexity": {domain: math.exp(value) for domain, value in loss.items()},
+        "max_violation": _violation(load),
+    }
+
+
+def _violation(load: Tensor | None) -> dict[str, Any]:
+    if load is None:
+        return {"reason": "nothing is selected: every token goes everywhere, or there are no experts"}
+    layers = max_violation(load)
+    return {"layers": layers.tolist(), "mean": layers.mean().item(), "worst": layers.max().item()}
