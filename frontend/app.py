@@ -28,11 +28,11 @@ INDEX = """<!doctype html>
 
 
 def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
-    """The frontend of the backend at `backend_url` (else MOE_GEOMETRY_API, else http://127.0.0.1:8000).
+    """The frontend of the backend at `backend_url` (else BACKEND_URL, else http://127.0.0.1:8000).
 
     `transport` replaces the network, for tests.
     """
-    url = (backend_url or os.environ.get("MOE_GEOMETRY_API") or "http://127.0.0.1:8000").rstrip("/")
+    url = (backend_url or os.environ.get("BACKEND_URL") or "http://127.0.0.1:8000").rstrip("/")
     client, proxy = Client(url, transport), Proxy(url, transport)
 
     @asynccontextmanager
