@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.errors import NotFound, Refusal
 from backend.lab.settings import CONTEXT, DOMAINS, SEQUENCES_PER_DOMAIN
 
 
-class CorpusMissing(FileNotFoundError):
+class CorpusMissing(NotFound):
     """Raised when a corpus file is not there; the text names the command that builds it."""
 
 
-class CorpusMisshapen(ValueError):
+class CorpusMisshapen(Refusal):
     """Raised when a corpus file does not hold sequences of 129 ids; the text says what it holds."""
 
 

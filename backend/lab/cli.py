@@ -67,9 +67,12 @@ def ship_command(
     corpus: CorpusFolder = CORPUS,
     out: Annotated[Path, typer.Option(help="Folder of the shipped runs.")] = CHECKPOINTS,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 2,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a run; may be given again. All if left out.")] = None,
 ) -> None:
-    """Train the runs that ship, leaving those already there to their end."""
-    for name in ship(corpus, out, workers):
+    """Train the runs that ship, leaving alone those already trained to their end."""
+    if unknown := set(only or ()) - set(SHIPPED):
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: none of {', '.join(SHIPPED)}", param_hint="--only")
+    for name in ship(corpus, out, workers, only or tuple(SHIPPED)):
         typer.echo(f"{name}: done")
 
 

@@ -1,8 +1,7 @@
 """The runs that ship in data/checkpoints, from settings written here: one command makes them all again."""
 
-import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from backend.lab.settings import RunSettings
 from backend.lab.train import finished, train
 from backend.lab.workers import worker_pool
 
-log = logging.getLogger(__name__)
-
-STEPS = 4000
+STEPS = 3000
 STORED = (0, 20, 80, 320, 1000, 2000, STEPS)
 
 # Speeds: the choice of `grid.chosen` on data/checkpoints/balancing-grid.jsonl.
@@ -31,12 +28,12 @@ SHIPPED: Mapping[str, RunSettings] = {
 }
 
 
-def ship(corpus: Path, checkpoints: Path, workers: int = 2) -> Iterator[str]:
-    """Train every shipped run that `checkpoints` does not hold to its end; names each as it ends.
+def ship(corpus: Path, checkpoints: Path, workers: int = 2, names: Collection[str] = tuple(SHIPPED)) -> Iterator[str]:
+    """Train each of these runs that `checkpoints` does not hold to its end; names each as it ends.
 
     A run half done, or done with other settings, is thrown away and trained anew.
     """
-    waiting = [name for name, settings in SHIPPED.items() if not finished(settings, checkpoints / name)]
+    waiting = [name for name in names if not finished(SHIPPED[name], checkpoints / name)]
     with worker_pool(workers) as pool:
         running = {pool.submit(_fresh, SHIPPED[name], corpus, checkpoints / name): name for name in waiting}
         for done in as_completed(running):

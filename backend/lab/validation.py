@@ -18,11 +18,8 @@ AT_ONCE = 20
 
 
 def validation_tokens(corpus: TokenisedCorpus) -> dict[str, Tensor]:
-    """The first sequences of each domain's held-out documents."""
-    return {
-        domain: torch.from_numpy(np.asarray(corpus.sequences("validation", domain)[:SEQUENCES]).astype(np.int64))
-        for domain in DOMAINS
-    }
+    """Sequences of each domain's held-out documents, spread evenly over them: neighbours share a document."""
+    return {domain: _spread(corpus.sequences("validation", domain)) for domain in DOMAINS}
 
 
 def validate(model: LabMoeForCausalLM, tokens: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -42,6 +39,11 @@ def validate(model: LabMoeForCausalLM, tokens: Mapping[str, Tensor]) -> dict[str
         "perplexity": {domain: math.exp(value) for domain, value in loss.items()},
         "max_violation": _violation(load),
     }
+
+
+def _spread(ids: np.ndarray) -> Tensor:
+    rows = np.linspace(0, len(ids) - 1, min(SEQUENCES, len(ids))).round().astype(int)
+    return torch.from_numpy(ids[rows].astype(np.int64))
 
 
 def _violation(load: Tensor | None) -> dict[str, Any]:

@@ -147,6 +147,12 @@ def test_the_command_trains_a_run(corpus: Path, tmp_path: Path) -> None:
     assert step_folder(out, 20).is_dir()
 
 
+def test_shipping_a_run_that_nobody_defined_is_refused_with_the_known_ones() -> None:
+    refused = CliRunner().invoke(cli.app, ["ship", "--only", "hash"])
+    assert refused.exit_code == 2
+    assert "hash: none of aux, free, kmeans, none, soft, dense" in " ".join(refused.output.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
