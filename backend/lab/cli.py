@@ -10,6 +10,7 @@ from analysis.lab.routers import DENSE, router_names
 from backend.lab.grid import chosen, grid, table
 from backend.lab.settings import BALANCING_KEY, SIZES, RunSettings
 from backend.lab.ship import SHIPPED, ship
+from backend.lab.summary import summary
 from backend.lab.train import train
 
 app = typer.Typer(no_args_is_help=True, help="Train small MoE models that differ in their router alone.")
@@ -73,7 +74,8 @@ def ship_command(
     if unknown := set(only or ()) - set(SHIPPED):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: none of {', '.join(SHIPPED)}", param_hint="--only")
     for name in ship(corpus, out, workers, only or tuple(SHIPPED)):
-        typer.echo(f"{name}: done")
+        typer.echo(f"{name}: done", err=True)
+    typer.echo(summary(out / name for name in SHIPPED))
 
 
 @app.command("corpus")

@@ -39,6 +39,7 @@ def save_step(model: LabMoeForCausalLM, tokenizer_folder: Path, target: Path) ->
     partial.mkdir(parents=True)
     halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in state(model).items()}
     save_file(halves, partial / "model.safetensors", metadata={"format": "pt"})
+    (partial / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     # The config names the dtype to compute in, which `from_pretrained` takes over that of the file.
     model.config.dtype = torch.float32
     model.config.architectures = [type(model).__name__]

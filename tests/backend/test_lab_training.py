@@ -20,6 +20,7 @@ from backend.lab.batches import CorpusMisshapen, CorpusMissing, TokenisedCorpus,
 from backend.lab.grid import GridResult, chosen, table
 from backend.lab.model_files import load_state, relative_distance, state, step_folder, vocabulary
 from backend.lab.settings import DOMAINS, RunSettings, UnknownSize, lab_config
+from backend.lab.summary import summary
 from backend.lab.train import finished, moments, train
 
 WORDS = 60
@@ -90,6 +91,16 @@ def test_a_run_leaves_steps_that_stand_alone_a_log_and_its_first_batches(corpus:
     assert torch.equal(kept[4], next(islice(batches(TokenisedCorpus(corpus), 0), 4, None)))
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "validation"] == [0, 2, 3]
+
+
+def test_the_summary_has_a_row_for_each_finished_run(corpus: Path, tmp_path: Path) -> None:
+    train(TINY, corpus, tmp_path / "kmeans")
+    train(replace(TINY, router="soft", balancing=None), corpus, tmp_path / "soft")
+    (tmp_path / "dense").mkdir()
+    rows = summary(tmp_path / name for name in ("kmeans", "dense", "soft")).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| kmeans", "| soft"]
+    assert rows[0].split(" | ")[4].count("/") == 2
+    assert rows[1].split(" | ")[3:6] == ["none"] * 3
 
 
 def test_a_run_cut_short_is_not_finished(corpus: Path, tmp_path: Path) -> None:
