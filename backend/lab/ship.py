@@ -17,14 +17,14 @@ STORED = (0, 20, 80, 320, 1000, 2000, STEPS)
 _BASE = RunSettings(router="unbalanced", seed=0, size="s64", steps=STEPS, stored=STORED)
 _SECOND = replace(_BASE, seed=1, size="s32")
 SHIPPED: Mapping[str, RunSettings] = {
-    "aux": replace(_BASE, router="softmax_aux", balancing=0.01),
-    "free": replace(_BASE, router="loss_free", balancing=0.005),
-    "kmeans": replace(_BASE, router="kmeans", balancing=0.005),
+    "aux": replace(_BASE, router="softmax_aux", balancing=0.03),
+    "free": replace(_BASE, router="loss_free", balancing=0.001),
+    "kmeans": replace(_BASE, router="kmeans", balancing=0.001),
     "none": _BASE,
     "soft": replace(_BASE, router="soft"),
     "dense": replace(_BASE, router="dense"),
-    "aux-s1": replace(_SECOND, router="softmax_aux", balancing=0.01),
-    "free-s1": replace(_SECOND, router="loss_free", balancing=0.005),
+    "aux-s1": replace(_SECOND, router="softmax_aux", balancing=0.03),
+    "free-s1": replace(_SECOND, router="loss_free", balancing=0.001),
 }
 
 
