@@ -69,7 +69,8 @@ def _counted(receive: Receive, cap: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > cap:
-            await _drain(receive, cap)
+            if message.get("more_body"):
+                await _drain(receive, cap)
             raise HTTPException(413, _sentence(cap))
         return message
 

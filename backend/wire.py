@@ -168,7 +168,7 @@ def _narrow(array: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
 
 
 def _csv(table: pa.Table) -> bytes:
-    """NaN is written as a word, and only what was not asked is an empty cell (pyarrow's own writer quotes either way)."""
+    """NaN is written as a word, and only what was not asked is empty (pyarrow's own writer quotes all of it)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.column_names)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+
+
 def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
     """The model in evaluation mode.
 
@@ -57,13 +60,16 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     from transformers import AutoTokenizer
 
     _check_error(checkpoint)
+    if not any((Path(checkpoint.folder) / name).is_file() for name in _VOCABULARIES):
+        # transformers would make an empty tokenizer of the right class, which turns every text into nothing.
+        raise Refusal(
+            f"{checkpoint.id} has no tokenizer; put its tokenizer.json (or {', '.join(_VOCABULARIES[1:])}) beside its "
+            "weights."
+        )
     try:
         return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise Refusal(
-            f"{checkpoint.id} has no tokenizer that transformers can read ({_first_line(error)}); put tokenizer.json "
-            "and tokenizer_config.json beside its weights."
-        ) from error
+        raise Refusal(f"{checkpoint.id} has a tokenizer that transformers cannot read: {_first_line(error)}") from error
 
 
 def _check_error(checkpoint: Checkpoint) -> None:
@@ -72,4 +78,5 @@ def _check_error(checkpoint: Checkpoint) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__} {first}" if isinstance(error, KeyError) or not first else first
