@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 240
+# The first listing imports torch and transformers: seconds on an idle machine, a minute or two on a loaded one.
+CALL_SECONDS = 180
 
 
 def call(url: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
@@ -23,7 +25,7 @@ def call(url: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         url, data=data, headers={"Content-Type": "application/json", "Accept": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as reply:
             status, text = reply.status, reply.read().decode()
     except urllib.error.HTTPError as refused:
         status, text = refused.code, refused.read().decode()
@@ -71,4 +73,7 @@ def main(mode: str, origin: str, kept: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2].rstrip("/"), Path(sys.argv[3]))
+    try:
+        main(sys.argv[1], sys.argv[2].rstrip("/"), Path(sys.argv[3]))
+    except (AssertionError, OSError) as problem:
+        sys.exit(f"check: {problem}")
