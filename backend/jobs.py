@@ -125,7 +125,7 @@ class Jobs:
         self._answering.cancel(live.ticket)
         return live.job
 
-    async def follow(self, job: str, seen: int = 0) -> AsyncGenerator[Job, None]:
+    async def follow(self, job: str, seen: int = 0, pace: float = PACE_SECONDS) -> AsyncGenerator[Job, None]:
         """The job now, unless its version was `seen` already, and then after every change until it has ended."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
@@ -144,7 +144,7 @@ class Jobs:
                     yield now
                 if now.ended:
                     return
-                await asyncio.sleep(PACE_SECONDS)
+                await asyncio.sleep(pace)
                 await changed.wait()
                 changed.clear()
         finally:
@@ -216,7 +216,7 @@ class Jobs:
         if live.job.ended or job == live.job:
             return
         live.job = replace(job, version=job.version + 1)
-        if "state" in changes:
+        if job.ended:  # a running one is in memory; what a restart finds unfinished has failed, whatever its stage
             self._store.save_job(live.job.to_json())
         for wake in live.watchers:
             wake()

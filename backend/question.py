@@ -8,7 +8,7 @@ import json
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from analysis.code import code_digest
@@ -33,7 +33,7 @@ class Question:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     capture: CaptureOptions = field(default_factory=CaptureOptions)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """SHA-256 of everything that changes the answer; the same on any day and any machine."""
         return digest(

@@ -30,7 +30,7 @@ class CaptureBody(BaseModel):
     """How prompts are run."""
 
     model_config = ConfigDict(extra="forbid")
-    generate: int = Field(0, ge=0, le=4096)
+    generate: int = Field(default=0, ge=0, le=4096)
     chat_template: bool = False
 
 
@@ -43,7 +43,7 @@ class QuestionBody(BaseModel):
     prompts: str | None = None
     knobs: dict[str, bool | int | float | str] = {}
     capture: CaptureBody = CaptureBody()
-    wait: float = Field(0.0, ge=0, le=MOST_WAIT)
+    wait: float = Field(default=0.0, ge=0, le=MOST_WAIT)
     only_stored: bool = False
 
 
@@ -124,7 +124,7 @@ async def _ended(services: Services, job: str, seconds: float) -> Job:
     """The job once it has ended, or as it stands after these seconds."""
 
     async def end() -> Job:
-        async for now in services.jobs.follow(job):
+        async for now in services.jobs.follow(job, pace=0):
             if now.ended:
                 return now
         raise Unavailable("The job is gone.")

@@ -26,6 +26,7 @@ from backend.runners.failures import TaskFailed
 from backend.runners.messages import CaptureTask, Done, EvaluateTask, Failed, Lane, Message, Progress, Ready, Task
 
 PR_SET_PDEATHSIG = 1
+NICE = 5
 VERSIONED = ("moe-geometry", "torch", "transformers")
 
 
@@ -52,6 +53,8 @@ class Running:
 def main(connection: Connection, options: WorkerOptions) -> None:
     """The process's whole life."""
     _die_with_parent()
+    if options.lane != "quick":
+        os.nice(NICE)  # on two busy cores the short questions go first
     inbox: queue.Queue[Task | str] = queue.Queue()
     threading.Thread(target=_read_inbox, args=(connection, inbox), daemon=True).start()
     Worker(connection, options).serve(inbox)

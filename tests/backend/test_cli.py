@@ -1,0 +1,126 @@
+"""The command line: one object, one sentence, and the same store as the backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from backend.settings import Settings
+from tests.backend import tiny_olmoe
+from tests.backend.live import Live, serving
+
+KEYS = {"measure", "values", "axes", "unit", "null", "interval", "caveats", "facts", "tokens", "prompts", "provenance"}
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    return {
+        **os.environ,
+        "MOE_GEOMETRY_DATA": str(settings.data),
+        "MOE_GEOMETRY_STORE": str(settings.store),
+        "MOE_GEOMETRY_DEVICE": "cpu",
+        "MOE_GEOMETRY_ROOTS": os.pathsep.join(map(str, settings.extra_roots)),
+    }
+
+
+def run(settings: Settings, *words: str, root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "backend.cli", *words]
+    return subprocess.run(command, cwd=root, env=environment(settings), capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "cli-words.jsonl"
+    rows = [{"id": p.id, "text": p.text, "category": p.category} for p in tiny_olmoe.prompts(20, start=5000).prompts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_what_the_command_line_answers_the_backend_has(
+    tiny_models: Path, words_file: Path, tmp_path: Path, root: Path
+) -> None:
+    settings = Settings(data=tmp_path / "data", store=tmp_path / "store", device="cpu", extra_roots=(tiny_models,))
+    out = tmp_path / "load.parquet"
+    ask = ["ask", "--checkpoint", str(tiny_models / "tiny"), "--prompts", str(words_file), "--measure", "expert_load"]
+    first = run(settings, *ask, "--format", "json", "--out", str(out), root=root)
+    assert (first.returncode, first.stderr) == (0, "")
+    answer = json.loads(first.stdout)
+    assert set(answer) == KEYS
+    assert [axis["name"] for axis in answer["axes"]] == ["layer", "expert"]
+    assert set(answer["null"]) == {"mean", "low", "high", "how"}
+    assert set(answer["interval"]) == {"low", "high", "level", "how"}
+    assert pyarrow.parquet.read_table(out).column("value").to_pylist() == np.ravel(answer["values"]).tolist()
+    with serving(settings) as backend:
+        reply = backend.http.get(f"/questions/{answer['provenance']['key']}")
+        assert reply.json() == answer
+        through = run(backend.settings, *ask, root=root)
+        assert json.loads(through.stdout) == answer
+        assert not backend.runner.log
+
+
+def test_what_the_backend_answers_the_command_line_has(live: Live, words_file: Path, root: Path) -> None:
+    words = live.add(tiny_olmoe.prompts(20, "asked over http", start=5100))
+    answer = live.answer("load_violation", words)
+    ask = ["ask", "--checkpoint", "tiny", "--prompts", words, "--measure", "load_violation"]
+    told = run(live.settings, *ask, root=root)
+    assert json.loads(told.stdout) == answer
+    fresh = run(
+        live.settings,
+        "ask",
+        "--checkpoint",
+        "tiny",
+        "--prompts",
+        str(words_file),
+        "--measure",
+        "load_entropy",
+        root=root,
+    )
+    assert fresh.returncode == 0, fresh.stderr
+    key = json.loads(fresh.stdout)["provenance"]["key"]
+    assert live.http.get(f"/questions/{key}").status_code == 200
+    table = run(live.settings, "sql", "--json", f"select measure from answers where key = '{key}'", root=root)
+    assert json.loads(table.stdout)["rows"] == [["load_entropy"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--measure", "expert_lod", "--checkpoint", "tiny", "--prompts", "x"), "There is no prompt set 'x'"),
+        (("--measure", "expert_load", "--checkpoint", "nowhere"), "There is no checkpoint 'nowhere'"),
+        (("--measure", "expert_load", "--checkpoint", "tiny", "--out", "x.xls"), "--out x.xls ends in '.xls'"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_exit_code_two(
+    live: Live, root: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    told = run(live.settings, "ask", *words, root=root)
+    assert told.returncode == 2 and told.stdout == ""
+    assert told.stderr.startswith(sentence) and told.stderr.count("\n") == 1
+
+
+def test_a_store_held_by_a_process_that_does_not_serve_is_named(live: Live, tmp_path: Path, root: Path) -> None:
+    settings = replace(live.settings, store=tmp_path / "held")
+    from backend.store import Store
+
+    with Store.open(settings.store):
+        told = run(settings, "prompts", root=root)
+    assert told.returncode == 2
+    assert f"in use by process {os.getpid()}" in told.stderr
+
+
+def test_help_does_not_wait_for_torch(root: Path) -> None:
+    code = "import sys; from backend.cli import app; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+
+
+def test_measures_lists_what_can_be_asked(live: Live, root: Path) -> None:
+    told = json.loads(run(live.settings, "measures", "--json", root=root).stdout)
+    assert {"name", "question", "unit", "source", "family", "reads", "axes", "knobs"} <= set(told[0])
+    assert [m["name"] for m in told] == [m["name"] for m in live.http.get("/measures").json()["measures"]]

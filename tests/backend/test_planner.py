@@ -1,0 +1,104 @@
+"""Which shards still have to run, and at what price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.statistic import statistics
+from backend import planner
+from backend.checkpoints import Checkpoint
+from backend.errors import TooLarge
+from backend.prompts import Prompt, PromptSet
+from backend.question import ask
+from backend.store import Artifact
+
+CHECKPOINT = Checkpoint(
+    "free/step-00020",
+    "x",
+    "/x",
+    moe_layers=2,
+    experts=4,
+    top_k=2,
+    model=8,
+    hidden=8,
+    memory_bytes=1000,
+    fingerprint="f1",
+)
+FILE = Artifact("d", "state", "bytes", (1,), 1, "arrays/d")
+
+
+class Kept:
+    """A store that remembers keys alone."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def state_files(self, keys: list[str]) -> dict[str, Artifact]:
+        return {key: FILE for key in keys if key in self.keys}
+
+    def chunk_keys(self, keys: list[str]) -> set[str]:
+        return self.keys & set(keys)
+
+    def run(self, plan: planner.Plan) -> None:
+        for side in plan.sides:
+            for work in side.missing:
+                self.keys |= {*work.statistics.values(), work.routes or ""}
+
+
+def words(count: int, category: str = "story") -> PromptSet:
+    return PromptSet("words", tuple(Prompt(f"p{n}", f"text {n}", category) for n in range(count)), shipped=False)
+
+
+def test_a_new_question_runs_every_shard_and_keeps_all_that_is_cheap() -> None:
+    [side] = planner.plan(ask("expert_load", [CHECKPOINT], words(40)), Kept()).sides
+    assert [len(work.prompts) for work in side.missing] == [16, 16, 8]
+    assert all(set(work.statistics) == set(statistics()) and work.routes for work in side.missing)
+
+
+def test_after_one_pass_another_measure_and_another_knob_need_none() -> None:
+    kept = Kept()
+    kept.run(planner.plan(ask("expert_load", [CHECKPOINT], words(40)), kept))
+    for question in (
+        ask("load_entropy", [CHECKPOINT], words(40)),
+        ask("coactivation", [CHECKPOINT], words(40)),
+        ask("expert_load", [CHECKPOINT], words(40), {"count": "served"}),
+    ):
+        plan = planner.plan(question, kept)
+        assert plan.price.passes == 0
+        assert [len(files) for files in plan.sides[0].stored.values()] == [3] * len(question.measure.statistics)
+
+
+def test_adding_prompts_runs_only_the_new_shards() -> None:
+    kept = Kept()
+    kept.run(planner.plan(ask("expert_load", [CHECKPOINT], words(32)), kept))
+    [side] = planner.plan(ask("expert_load", [CHECKPOINT], words(48)), kept).sides
+    assert [[p.id for p in work.prompts] for work in side.missing] == [[f"p{n}" for n in range(32, 48)]]
+
+
+def test_new_labels_need_no_pass() -> None:
+    kept = Kept()
+    kept.run(planner.plan(ask("expert_load", [CHECKPOINT], words(20)), kept))
+    assert planner.plan(ask("signature_effect", [CHECKPOINT], words(20, "code")), kept).price.passes == 0
+
+
+def test_a_comparison_runs_only_the_side_that_is_missing() -> None:
+    kept, other = Kept(), replace(CHECKPOINT, id="aux/step-00020", fingerprint="f2")
+    kept.run(planner.plan(ask("expert_load", [CHECKPOINT], words(20)), kept))
+    plan = planner.plan(ask("load_difference", [CHECKPOINT, other], words(20)), kept)
+    assert [bool(side.missing) for side in plan.sides] == [False, True]
+    assert plan.price.passes == 1
+
+
+def test_a_measure_of_weights_needs_no_pass_but_room_for_the_weights() -> None:
+    price = planner.plan(ask("router_cosine", [CHECKPOINT], None), Kept()).price
+    assert price.passes == price.tokens == 0
+    assert price.memory_bytes >= CHECKPOINT.memory_bytes
+
+
+def test_what_does_not_fit_is_refused_with_the_figures() -> None:
+    question = ask("expert_load", [replace(CHECKPOINT, memory_bytes=14_000_000_000)], words(20))
+    price = planner.plan(question, Kept()).price
+    with pytest.raises(TooLarge, match=r"free/step-00020 needs about 14\.0 GB .* the budget is 8\.0 GB"):
+        planner.check_memory(price, question, 8_000_000_000)

@@ -1,0 +1,83 @@
+"""A question's key, and what is refused before it becomes a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.errors import BadKnob, NoExperts, UnknownName
+from backend.capture import CaptureOptions
+from backend.checkpoints import Checkpoint
+from backend.errors import Refusal
+from backend.prompts import Prompt, PromptSet
+from backend.question import ask
+
+CHECKPOINT = Checkpoint("free/step-00020", "x", "/x", moe_layers=2, experts=4, top_k=2, model=8, fingerprint="f1")
+OTHER = replace(CHECKPOINT, id="aux/step-00020", fingerprint="f2")
+DENSE = replace(CHECKPOINT, id="dense/step-00020", dense=True, experts=0, moe_layers=0, fingerprint="f3")
+WORDS = PromptSet("words", tuple(Prompt(f"p{n}", f"text {n}", "story") for n in range(20)), shipped=False)
+
+
+def test_the_same_question_has_the_same_key_whatever_it_is_called() -> None:
+    named = replace(WORDS, name="other name")
+    renamed = replace(CHECKPOINT, id="copy", source="elsewhere")
+    assert ask("expert_load", [CHECKPOINT], WORDS).key == ask("expert_load", [renamed], named).key
+
+
+def test_a_default_knob_said_aloud_is_the_same_question() -> None:
+    told = ask("expert_load", [CHECKPOINT], WORDS, {"count": "selected"})
+    assert told.key == ask("expert_load", [CHECKPOINT], WORDS).key
+
+
+def test_everything_that_changes_the_answer_changes_the_key() -> None:
+    relabelled = PromptSet("words", tuple(replace(p, category="code") for p in WORDS.prompts), shipped=False)
+    reworded = PromptSet("words", (Prompt("p0", "other text", "story"), *WORDS.prompts[1:]), shipped=False)
+    questions = [
+        ask("expert_load", [CHECKPOINT], WORDS),
+        ask("load_violation", [CHECKPOINT], WORDS),
+        ask("expert_load", [OTHER], WORDS),
+        ask("expert_load", [CHECKPOINT], relabelled),
+        ask("expert_load", [CHECKPOINT], reworded),
+        ask("expert_load", [CHECKPOINT], WORDS, {"count": "served"}),
+        ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(generate=4)),
+        ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(chat_template=True)),
+        ask("load_difference", [CHECKPOINT, OTHER], WORDS),
+        ask("load_difference", [OTHER, CHECKPOINT], WORDS),
+    ]
+    assert len({question.key for question in questions}) == len(questions)
+
+
+def test_how_many_tokens_share_a_batch_is_no_part_of_the_key() -> None:
+    small = ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(batch_tokens=64))
+    assert small.key == ask("expert_load", [CHECKPOINT], WORDS).key
+
+
+def test_a_measure_of_weights_is_the_same_question_with_and_without_prompts() -> None:
+    assert ask("router_cosine", [CHECKPOINT], WORDS).key == ask("router_cosine", [CHECKPOINT], None).key
+
+
+def test_a_dense_model_is_refused_by_name() -> None:
+    with pytest.raises(NoExperts, match="dense/step-00020 is a dense model: it has no routed experts, and expert_load"):
+        ask("expert_load", [DENSE], WORDS)
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match="expert_load"):
+        ask("expert_lod", [CHECKPOINT], WORDS)
+    with pytest.raises(UnknownName, match="count"):
+        ask("expert_load", [CHECKPOINT], WORDS, {"counts": "served"})
+    with pytest.raises(BadKnob, match="served"):
+        ask("expert_load", [CHECKPOINT], WORDS, {"count": "dropped"})
+
+
+def test_the_number_of_checkpoints_is_the_measures() -> None:
+    with pytest.raises(Refusal, match="load_difference takes two checkpoints, a and b; it was given 1"):
+        ask("load_difference", [CHECKPOINT], WORDS)
+    with pytest.raises(Refusal, match="expert_load takes one checkpoint; it was given 2"):
+        ask("expert_load", [CHECKPOINT, OTHER], WORDS)
+
+
+def test_a_measure_of_prompts_wants_prompts() -> None:
+    with pytest.raises(Refusal, match="name a prompt set"):
+        ask("expert_load", [CHECKPOINT], None)

@@ -1,0 +1,82 @@
+"""Worker processes: never left behind, never in the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from backend.errors import Refusal
+from backend.runners.device import resolve_device
+from backend.runners.failures import TaskFailed
+from backend.runners.local import LocalRunner
+from backend.runners.messages import EvaluateTask
+
+ORPHANS = """
+import sys, time
+from pathlib import Path
+from backend.runners.local import LocalRunner
+if __name__ == "__main__":
+    runner = LocalRunner(Path(sys.argv[1]), "cpu", eager=True)
+    while not (runner.worker("model") and runner.worker("quick")):
+        time.sleep(0.05)
+    print(runner.worker("model"), runner.worker("quick"), flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, root: Path) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdout
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2 and all(alive(pid) for pid in workers)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 20
+    while any(alive(pid) for pid in workers) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in workers)
+
+
+def test_no_worker_starts_before_it_has_something_to_do(tmp_path: Path) -> None:
+    runner = LocalRunner(tmp_path, "cpu")
+    assert [runner.worker(lane) for lane in ("model", "quick", "slow")] == [None, None, None]
+    assert runner.status == "idle"
+    runner.close()
+
+
+def test_a_closed_runner_leaves_no_process_and_tells_who_waits(tmp_path: Path) -> None:
+    runner = LocalRunner(tmp_path, "cpu", eager=True)
+    messages = runner.run(EvaluateTask("t", "expert_load", {}, (), "slow"))
+    end = time.monotonic() + 60
+    while not runner.worker("quick") and time.monotonic() < end:
+        time.sleep(0.05)
+    pids = [pid for lane in ("model", "quick", "slow") if (pid := runner.worker(lane))]
+    runner.close()
+    assert pids and not any(alive(pid) for pid in pids)
+    with pytest.raises(TaskFailed, match="The service stopped"):
+        list(messages)
+
+
+def test_a_device_that_is_not_there_is_refused_by_name() -> None:
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(Refusal, match="MOE_GEOMETRY_DEVICE is 'cuda:99'"):
+        resolve_device("cuda:99")
