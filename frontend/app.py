@@ -23,7 +23,8 @@ INDEX = """<!doctype html>
 <head>{%metas%}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="description" content="The geometry of the experts of Mixture-of-Experts models">
 <title>{%title%}</title>{%favicon%}{%css%}<style>TOKENS</style></head>
-<body><a class="skip" href="#main">Skip to figures</a>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+<body><a class="skip" href="#main">Skip to figures</a>{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
 
 
@@ -37,7 +38,8 @@ def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTranspo
 
     @asynccontextmanager
     async def lifespan(server: FastAPI) -> AsyncIterator[None]:
-        # Dash on FastAPI collects assets/ at the first request to "/": without one, a permalink opened first comes without CSS and keys
+        # Dash on FastAPI collects assets/ at the first request to "/": without one, a permalink opened first comes
+        # without CSS and keys
         await first_request(server)
         yield
         await client.close()

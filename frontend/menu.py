@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -12,17 +12,20 @@ if TYPE_CHECKING:
     from frontend.panel import Panel
 
 
-def menu(panel: Panel) -> html.Details:
-    """A native disclosure: a component library's menu puts aria-haspopup on a bare div, which axe calls critical."""
+def menu(panel: Panel, settings: Sequence) -> html.Details:
+    """The menu, with the knobs that found no room in the head.
+
+    A native disclosure: a component library's menu puts aria-haspopup on a bare div, which axe calls critical.
+    """
     summary = html.Summary(
         html.Span(className="icon i-more", **{"aria-hidden": "true"}),
         className="bare small",
         **{"aria-label": f"Menu of {panel.title}"},
     )
-    return html.Details([summary, html.Div(_lines(panel), className="menu-open")], className="menu")
+    return html.Details([summary, html.Div(_lines(panel, settings), className="menu-open")], className="menu")
 
 
-def _lines(panel: Panel) -> list:
+def _lines(panel: Panel, settings: Sequence) -> list:
     drawn = bool(panel.sides)
     lines: list = [
         _meaning(panel),
@@ -44,6 +47,8 @@ def _lines(panel: Panel) -> list:
             for name in ("csv", "parquet", "npy")
         ]
         lines += [html.Div(files, className="menu-pair"), html.Hr()]
+    if settings:
+        lines += [html.Div(list(settings), className="menu-settings"), html.Hr()]
     if panel.asked:
         lines += [_code("Python", _python(panel)), _code("Command line", _command(panel))]
     return lines
@@ -87,9 +92,9 @@ def _code(title: str, code: str) -> html.Details:
 
 
 def _python(panel: Panel) -> str:
-    body = json.dumps(panel.asked[0].question.body() | {"wait": 20}, ensure_ascii=False)
-    body = body.replace("null", "None").replace("true", "True").replace("false", "False")
-    return f'import httpx\n\nquestion = {body}\nanswer = httpx.post("http://127.0.0.1:8000/api/v1/questions", json=question, timeout=60).json()'
+    body = panel.asked[0].question.body() | {"wait": 20}
+    lines = ("import httpx", "", f"question = {body!r}", 'url = "http://127.0.0.1:8000/api/v1/questions"')
+    return "\n".join((*lines, "answer = httpx.post(url, json=question, timeout=60).json()"))
 
 
 def _command(panel: Panel) -> str:

@@ -1,4 +1,4 @@
-"""The plate: the one frame of every figure, in every state. Title, knobs, menu; one sentence; the figure; the footer."""
+"""The plate: the one frame of every figure, in every state: title, knobs, menu; one sentence; figure; footer."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ CONFIG = {
     "doubleClick": "reset",
 }
 
+IN_HEAD = 2
+"""So many knobs stand in the head of a plate; more would push its title away."""
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -47,6 +50,10 @@ class Panel:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     old: bool = False
     missing: bool = False
+
+    def controls(self) -> list:
+        """Its knobs as widgets: the first in the head, the rest under the menu."""
+        return controls.knobs(self.measure, self.knobs, self.place.knobs) if self.measure else []
 
     @property
     def title(self) -> str:
@@ -84,10 +91,10 @@ def plate(panel: Panel) -> html.Section:
             html.H2(panel.title),
             *([tag] if tag else []),
             html.Div(
-                controls.knobs(panel.measure, panel.knobs, panel.place.knobs) if panel.measure else [],
+                panel.controls()[:IN_HEAD],
                 className="knobs",
             ),
-            *([menu(panel)] if panel.measure else []),
+            *([menu(panel, panel.controls()[IN_HEAD:])] if panel.measure else []),
         ],
         className="plate-head",
     )

@@ -15,7 +15,10 @@ Sides = Literal["one", "pair", "both", "runs"]
 
 @dataclass(frozen=True)
 class Place:
-    """`sides`: one checkpoint beside its step 0; a pair on one scale; both as a two-sided measure; or the last step of all runs."""
+    """Where a panel stands and how it is asked.
+
+    `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends.
+    """
 
     measure: str
     sides: Sides = "one"

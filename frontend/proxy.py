@@ -1,7 +1,7 @@
 """One streaming route to the backend, so the browser speaks to one origin. Nothing is buffered in either direction.
 
-Written on bare ASGI: a framework's streaming response notices a gone browser only when it next has something to send, and an event
-stream may be silent for seconds; here the disconnect itself closes the connection upstream.
+Written on bare ASGI: a framework's streaming response notices a gone browser only when it next has something to send,
+and an event stream may be silent for seconds; here the disconnect itself closes the connection upstream.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 HOP_BY_HOP = {
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer", b"trailers",
-    b"transfer-encoding", b"upgrade",
-}  # fmt: skip
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"trailers",
+    b"transfer-encoding",
+    b"upgrade",
+}
 
 
 class Proxy:

@@ -46,7 +46,8 @@ def caution(answer: Answer) -> str | None:
     if counted == 0 or inside < counted / 2:
         return None
     floor = number(float(np.nanmax(answer.null.high)))
-    return f"{answer.tokens:,} tokens: the chance band (up to {floor}) holds {inside} of the {counted} values drawn. More prompts narrow it."
+    held = f"the chance band (up to {floor}) holds {inside} of the {counted} values drawn"
+    return f"{answer.tokens:,} tokens: {held}. More prompts narrow it."
 
 
 def _of(kind: str, answer: Answer) -> str:
@@ -78,7 +79,8 @@ def _line(answer: Answer) -> str:
         ]
         return f"mean over {len(axis.labels)} {_plural(axis.name)}: " + ", ".join(means)
     top = int(np.nanargmax(values))
-    text = f"mean {number(float(np.nanmean(values)))}, highest {number(float(values[top]))} in {axis.name} {axis.labels[top]}"
+    where = f"{axis.name} {axis.labels[top]}"
+    text = f"mean {number(float(np.nanmean(values)))}, highest {number(float(values[top]))} in {where}"
     return text + _beyond(answer, _plural(axis.name))
 
 
@@ -110,7 +112,8 @@ def _matrix(answer: Answer) -> str:
 def _mosaic(answer: Answer) -> str:
     n = answer.values.shape[1]
     off = answer.values[:, ~np.eye(n, dtype=bool)]
-    text = f"median off the diagonal {number(float(np.nanmedian(off)))}, from {span(float(np.nanmin(off)), float(np.nanmax(off)))}"
+    extent = span(float(np.nanmin(off)), float(np.nanmax(off)))
+    text = f"median off the diagonal {number(float(np.nanmedian(off)))}, from {extent}"
     return text + _beyond(answer, "cells") + _blank(answer)
 
 

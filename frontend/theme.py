@@ -1,7 +1,8 @@
-"""Every colour, size and scale of the product, once. CSS variables, the Mantine theme and the Plotly template come from here.
+"""Every colour, size and scale of the product, once: CSS variables, the Mantine theme, the Plotly template.
 
-Hue belongs to data and the interface is ink; blue and orange are checkpoints A and B and nothing else; colour begins where chance ends.
-Figures are always built in the light colours: the browser swaps them for the dark ones (`pairs`), so the switch asks no server.
+Hue belongs to data and the interface is ink; blue and orange are checkpoints A and B and nothing else; colour begins
+where chance ends. Figures are always built in the light colours: the browser swaps them for the dark ones (`pairs`), so
+the switch asks no server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _CATEGORIES = (
     ("cat-story", "#A3153F", "#BC6A92"),
     ("cat-fact", "#7D6000", "#8F9A2A"),
 )
-# magnitude: how much; lightness alone carries it. signed: beyond the null, in which direction. difference: only ever B minus A.
+# mag, magnitude: how much; lightness alone carries it. sig, signed: beyond the null, in which direction.
+# dif, difference: only ever B minus A.
 _RAMPS = {
     "mag": (
         "#F5F4EF #D6DFDC #A9C0C6 #7199AF #416F95 #214873 #0E2347",
@@ -84,7 +86,10 @@ class CategoryStyle:
 
 
 def categories(names: tuple[str, ...]) -> dict[str, CategoryStyle]:
-    """Styles by category. The four shipped ones keep their own; beyond four, shapes first and the same hues again, never a fifth hue."""
+    """Styles by category.
+
+    The four shipped ones keep their own; beyond four, new shapes with the same hues again, never a fifth hue.
+    """
     ordered = [n for n in dict.fromkeys(names) if n not in _HUES]
     taken = [n for n in _HUES if n in names]
     places = {name: _HUES.index(name) for name in taken}
@@ -109,7 +114,7 @@ def magnitude() -> list[tuple[float, str]]:
 
 
 def beyond_null(ramp: str, low: float, high: float) -> list[tuple[float, str]]:
-    """Stops of a diverging ramp (`sig` or `dif`) that stays neutral between the positions `low` and `high` in [0, 1]."""
+    """Stops of a diverging ramp (`sig` or `dif`), neutral between the positions `low` and `high` in [0, 1]."""
     left, right = min(max(low, 0.0), 1.0), max(min(high, 1.0), 0.0)
     below = [(left * i / 3, f"{ramp}-{i}") for i in range(3)] if left > 0 else []
     above = [(right + (1 - right) * (i + 1) / 3, f"{ramp}-{i + 4}") for i in range(3)] if right < 1 else []
@@ -138,10 +143,18 @@ def register() -> None:
     """Make the product's template plotly's own under the name `geometry`."""
     t = LIGHT
     axis = {
-        "showgrid": False, "zeroline": False, "showline": True, "linecolor": t["line-strong"], "linewidth": 1,
-        "ticks": "outside", "ticklen": 4, "tickcolor": t["line-strong"], "tickfont": {"size": 11, "color": t["ink-3"]},
-        "title": {"font": {"size": 11, "color": t["ink-2"]}, "standoff": 6}, "automargin": False,
-    }  # fmt: skip
+        "showgrid": False,
+        "zeroline": False,
+        "showline": True,
+        "linecolor": t["line-strong"],
+        "linewidth": 1,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": t["line-strong"],
+        "tickfont": {"size": 11, "color": t["ink-3"]},
+        "title": {"font": {"size": 11, "color": t["ink-2"]}, "standoff": 6},
+        "automargin": False,
+    }
     pio.templates["geometry"] = go.layout.Template(
         layout={
             "font": {"family": SANS, "size": 11, "color": t["ink-2"]},

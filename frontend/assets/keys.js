@@ -34,7 +34,7 @@
     if (event.target.closest?.("input,textarea,[contenteditable]") || event.metaKey || event.ctrlKey || event.altKey) return;
     if (leader) {
       leader = false;
-      if (go[event.key]) { geometry().set("loc", { pathname: go[event.key] }); return; }
+      if (go[event.key]) { document.querySelector(`.rail a[href^="${go[event.key]}?"],.rail a[href="${go[event.key]}"]`)?.click(); return; }
     }
     acts[event.key]?.(event);
   });

@@ -6,10 +6,12 @@
   geometry.set = set;
   geometry.told = told;
   geometry.say = (text) => { const live = document.getElementById("live-region"); if (live) live.textContent = text; };
+  // the address changes at once, so that two quick keys never read a stale query; dcc.Location listens to popstate
+  geometry.visit = (url) => { history.pushState({}, "", url); window.dispatchEvent(new PopStateEvent("popstate")); };
   geometry.change = (changes) => {
     const query = new URLSearchParams(location.search);
     for (const [name, value] of Object.entries(changes)) query.set(name, value);
-    set("loc", { search: "?" + query.toString().replaceAll("%2F", "/") });
+    geometry.visit(location.pathname + "?" + query.toString().replaceAll("%2F", "/"));
   };
   geometry.refresh = () => set("refresh", { data: Date.now() });
 
@@ -61,7 +63,7 @@
     if (field) geometry.change({ [field.dataset.parameter]: event.target.value });
   });
   document.addEventListener("input", (event) => {
-    if (!event.target.classList?.contains("filter")) return;
+    if (!event.target.closest?.(".filter")) return;
     const wanted = event.target.value.toLowerCase();
     event.target.closest(".menu-open").querySelectorAll(".choice").forEach((c) => { c.hidden = !c.dataset.name.toLowerCase().includes(wanted); });
   });

@@ -1,4 +1,7 @@
-"""What happens on the page. Every server callback is a coroutine: a plain function would hold the event loop for everyone."""
+"""What happens on the page.
+
+Every server callback is a coroutine: a plain function would hold the event loop for everyone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filling a panel: from its place and the URL to an answer, a job, a price or a refusal, and from there to the plate."""
+"""Filling a panel: from its place and the URL to an answer, a job, a price or a refusal, then to the plate."""
 
 from __future__ import annotations
 

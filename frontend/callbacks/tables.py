@@ -10,6 +10,11 @@ from frontend import grid
 from frontend.client import Client, Refusal
 from frontend.views import table
 
+NUMBERS = {
+    "type": "rightAligned",
+    "valueFormatter": {"function": "params.value == null ? 'undefined' : d3.format('.4~g')(params.value)"},
+}
+
 
 def register(app: Dash, client: Client) -> None:
     """The table opens over the page for the answer whose menu was used."""
@@ -30,7 +35,7 @@ def register(app: Dash, client: Client) -> None:
         rows = table.rows(answer)
         columns = (
             [
-                {"field": name, "flex": 1} | ({"type": "rightAligned"} if isinstance(value, float) else {})
+                {"field": name, "flex": 1} | (NUMBERS if isinstance(value, float) else {})
                 for name, value in rows[0].items()
             ]
             if rows

@@ -1,4 +1,7 @@
-"""One file per page. A page is `layout(client, state, material)`; a family of measures without a file gets a page from the catalogue."""
+"""One file per page: `layout(client, state, material)`.
+
+A family of measures without a file gets its page from the catalogue.
+"""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ def slots(curated: Iterable[Place], material: Material) -> list:
 def rest(family: str, curated: Iterable[Place], material: Material) -> list[Place]:
     """All other measures of the family: they appear with no page knowing their names."""
     shown = {place.measure for place in curated}
+    left = [m for m in material.measures if m["family"] == family and m["name"] not in shown]
+    alone = len(left) % 2  # the last one of an odd number gets the whole row
     return [
-        Place(m["name"], span=6, sides="both" if m.get("sides") else "one")
-        for m in material.measures
-        if m["family"] == family and m["name"] not in shown
+        Place(m["name"], span=12 if alone and i == len(left) - 1 else 6, sides="both" if m.get("sides") else "one")
+        for i, m in enumerate(left)
     ]

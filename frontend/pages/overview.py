@@ -39,7 +39,10 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
 
 def _lead(material: Material) -> str:
     runs = len({c.get("run") for c in material.checkpoints if c.get("run")})
-    return f"{len(material.checkpoints)} checkpoints of {runs} runs and {len(material.prompts)} prompt sets are loaded; {len(material.measures)} measures can be asked of them."
+    loaded = (
+        f"{len(material.checkpoints)} checkpoints of {runs} runs and {len(material.prompts)} prompt sets are loaded"
+    )
+    return f"{loaded}; {len(material.measures)} measures can be asked of them."
 
 
 def _asks(state: PageState) -> html.Section:
@@ -62,9 +65,7 @@ def _runs(material: Material, state: PageState) -> html.Section:
         members = [c for c in material.checkpoints if c.get("run") == last.get("run")] if last.get("run") else [last]
         steps = f"{len(members)}, to {words.step(last.get('step'))}" if last.get("step") is not None else "1"
         cells = [words.router(last), words.shape(last), steps]
-        rows.append(
-            html.Tr([html.Th(last.get("run") or last["id"], scope="row"), *(html.Td(c) for c in cells)])
-        )
+        rows.append(html.Tr([html.Th(last.get("run") or last["id"], scope="row"), *(html.Td(c) for c in cells)]))
     more = dcc.Link([icon("plus"), "Register"], href=state.url("/checkpoints"), className="small-button")
     return plain_plate(
         "Checkpoints",

@@ -35,7 +35,7 @@ def kind_of(answer: Answer) -> str:
 
 
 def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tuple[go.Figure, Scale | None]:
-    """The figure of one answer and what stands beside it (step 0, or the other checkpoint), and its colour scale if it has one."""
+    """The figure of an answer and what stands beside it (step 0, the other checkpoint), and its colour scale if any."""
     kind = kind_of(sides[0].answer)
     if kind == "number":
         return number.draw(sides), None

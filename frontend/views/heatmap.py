@@ -29,9 +29,15 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
         label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
         if current is not None:
             figure.add_shape(
-                type="rect", x0=-0.5, x1=len(columns.labels) - 0.5, y0=current - 0.5, y1=current + 0.5,
-                line={"color": T["ink"], "width": 1.5}, row=1, col=i,
-            )  # fmt: skip
+                type="rect",
+                x0=-0.5,
+                x1=len(columns.labels) - 0.5,
+                y0=current - 0.5,
+                y1=current + 0.5,
+                line={"color": T["ink"], "width": 1.5},
+                row=1,
+                col=i,
+            )
     at, texts = sparse(columns.labels, max(4, 17 // len(sides)))
     figure.update_xaxes(
         tickvals=at, ticktext=texts, title_text=columns.name.replace("_", " "), showline=False, ticks=""
@@ -53,10 +59,19 @@ def _cells(figure: go.Figure, side: Side, scale: Scale, column: int) -> None:
     few = answer.values.size <= FEW_CELLS
     text = [["" if np.isnan(v) else number(v, 2) for v in row] for row in answer.values] if few else None
     figure.add_heatmap(
-        z=scale.drawn(answer.values), hoverongaps=False, xgap=1 if few else 0, ygap=1, customdata=told, text=text,
-        texttemplate="%{text}" if few else None, textfont={"size": 10},
-        hovertemplate="%{customdata}<extra></extra>" if told else "%{z:.3g}<extra></extra>", row=1, col=column, **scale.heatmap(),
-    )  # fmt: skip
+        z=scale.drawn(answer.values),
+        hoverongaps=False,
+        xgap=1 if few else 0,
+        ygap=1,
+        customdata=told,
+        text=text,
+        texttemplate="%{text}" if few else None,
+        textfont={"size": 10},
+        hovertemplate="%{customdata}<extra></extra>" if told else "%{z:.3g}<extra></extra>",
+        row=1,
+        col=column,
+        **scale.heatmap(),
+    )
 
 
 def _told(answer, i: int, j: int) -> str:

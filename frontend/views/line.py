@@ -1,4 +1,4 @@
-"""Values along one axis: a line with its interval over the null band; one row of panels where a second axis names quantities."""
+"""Values along one axis: a line with its interval over the null band; panels where a second axis names quantities."""
 
 from __future__ import annotations
 
@@ -59,33 +59,24 @@ def _panel(figure: go.Figure, sides: Sequence[Side], place: _Place, column: int 
     low, high = _null(sides[0].answer.null, sides[0].answer.values, pick)
     if low is not None and high is not None:
         null_band(figure, place.x, low, high, **place.row_col)
-    ends, seen = [], [v for v in (low, high) if v is not None]
+    ends: list[tuple[str, str, float, float]] = []
+    seen = [v for v in (low, high) if v is not None]
     for side in reversed(sides):
         values = pick(side.answer.values)
         _trace(figure, side, values, pick, place)
         seen += [values, *_bounds(side, pick)]
         if np.isfinite(values).any():
             last = int(np.flatnonzero(np.isfinite(values))[-1])
-            ends.append((side, place.x[last], float(values[last])))
+            short = side.title.split(" ")[0] if side.role in ("a", "b") else side.label
+            ends.append((side.title if column is None else short, side.ink, float(place.x[last]), float(values[last])))
     bottom, top = _range(seen)
+    if low is not None and high is not None:
+        middle = (max(float(low[-1]), bottom) + min(float(high[-1]), top)) / 2
+        ends.append(("chance", T["ink-3"], float(place.x[-1]), middle))
     figure.update_yaxes(range=[bottom, top], **place.row_col)
-    heights = spread([y for _, _, y in ends], (top - bottom) * 15 / (HEIGHT - 64)) if ends else []
-    for (side, x, _), y in zip(ends, heights, strict=True):
-        text = side.title if column is None else side.title.split(" ")[0] if side.role in ("a", "b") else side.label
-        label(figure, x, min(max(y, bottom), top), text, side.ink, xshift=10, **place.row_col)
-    if high is not None:
-        inside = high[0] - bottom > 0.12 * (top - bottom)
-        place_y = {"yanchor": "top"} if inside else {"yanchor": "bottom"}
-        label(
-            figure,
-            place.x.min() - 0.3,
-            float(high[0]),
-            "chance",
-            T["ink-3"],
-            font={"size": 10, "color": T["ink-3"]},
-            **place_y,
-            **place.row_col,
-        )
+    heights = spread([y for *_, y in ends], (top - bottom) * 15 / (HEIGHT - 64)) if ends else []
+    for (text, ink, x, _), y in zip(ends, heights, strict=True):
+        label(figure, x, min(max(y, bottom), top), text, ink, xshift=24, **place.row_col)
 
 
 def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick, place: _Place) -> None:
@@ -98,11 +89,17 @@ def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick, place: _Plac
         )
         bars = {"array": high - values, "arrayminus": values - low, "color": side.colour, "thickness": 1, "width": 0}
     figure.add_scatter(
-        x=place.x, y=values, mode=("lines" if control else "lines+markers") if place.ordered else "markers", error_y=bars, name=side.label,
+        x=place.x,
+        y=values,
+        mode=("lines" if control else "lines+markers") if place.ordered else "markers",
+        error_y=bars,
+        name=side.label,
         line={"color": side.colour, "width": 1.5 if control else 2.25, "dash": "4px,3px" if control else "solid"},
-        marker={"size": 6, "color": side.colour}, customdata=list(place.names),
-        hovertemplate=f"%{{y:.4g}} {side.label}, %{{customdata}}<extra></extra>", **place.row_col,
-    )  # fmt: skip
+        marker={"size": 6, "color": side.colour},
+        customdata=list(place.names),
+        hovertemplate=f"%{{y:.4g}} {side.label}, %{{customdata}}<extra></extra>",
+        **place.row_col,
+    )
 
 
 def _null(null: Band | None, values: np.ndarray, pick) -> tuple[np.ndarray | None, np.ndarray | None]:

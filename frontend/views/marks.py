@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,17 +41,29 @@ def here(figure: go.Figure, x: float, **where: Any) -> None:
 
 
 def null_band(figure: go.Figure, x: np.ndarray, low: np.ndarray, high: np.ndarray, **where: Any) -> None:
-    """The null as a grey band: flat across the plot where it is the same everywhere, a ribbon where it differs by position."""
+    """The null as a grey band: flat where it is the same everywhere, a ribbon where it differs by position."""
     if (np.ptp(low) < 1e-12 and np.ptp(high) < 1e-12) or len(x) == 1:
         figure.add_hrect(
-            y0=float(low[0]), y1=float(high[0]), fillcolor=T["null-fill"], line_width=0, layer="below",
-            exclude_empty_subplots=False, **where,
-        )  # fmt: skip
+            y0=float(low[0]),
+            y1=float(high[0]),
+            fillcolor=T["null-fill"],
+            line_width=0,
+            layer="below",
+            exclude_empty_subplots=False,
+            **where,
+        )
         return
     figure.add_scatter(
-        x=np.r_[x, x[::-1]], y=np.r_[high, low[::-1]], fill="toself", mode="lines", line_width=0, fillcolor=T["null-fill"],
-        hoverinfo="skip", name="null", **where,
-    )  # fmt: skip
+        x=np.r_[x, x[::-1]],
+        y=np.r_[high, low[::-1]],
+        fill="toself",
+        mode="lines",
+        line_width=0,
+        fillcolor=T["null-fill"],
+        hoverinfo="skip",
+        name="null",
+        **where,
+    )
 
 
 def positions(labels: tuple[str, ...]) -> np.ndarray | None:
@@ -74,7 +87,7 @@ def spread(values: list[float], gap: float) -> list[float]:
     out = np.array(values, dtype=np.float64)
     for _ in range(30):
         moved = False
-        for i, j in zip(order[:-1], order[1:], strict=True):
+        for i, j in pairwise(order):
             if (short := gap - (out[j] - out[i])) > 1e-9:
                 out[i] -= short / 2
                 out[j] += short / 2

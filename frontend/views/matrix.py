@@ -14,8 +14,6 @@ from frontend.scales import Scale
 from frontend.views.marks import T, canvas, label
 from frontend.views.side import Side
 
-GUTTER = 2
-
 
 def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     """All sides on one scale; group names stand at the edges in their own colours."""
@@ -29,10 +27,16 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
         names = np.full(n, "", dtype=object)
         names[at] = np.array(side.answer.axes[0].labels, dtype=object)[order]
         figure.add_heatmap(
-            z=z, x=np.arange(n), y=np.arange(n), hoverongaps=False, row=1, col=column,
+            z=z,
+            x=np.arange(n),
+            y=np.arange(n),
+            hoverongaps=False,
+            row=1,
+            col=column,
             customdata=[[f"{r} · {c}" for c in names] for r in names] if n <= 200 else None,
-            hovertemplate="%{z:.3f} %{customdata}<extra></extra>" if n <= 200 else "%{z:.3f}<extra></extra>", **scale.heatmap(),
-        )  # fmt: skip
+            hovertemplate="%{z:.3f} %{customdata}<extra></extra>" if n <= 200 else "%{z:.3f}<extra></extra>",
+            **scale.heatmap(),
+        )
         axis = "x" if column == 1 else f"x{column}"
         label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
         _names(figure, groups, n, column)
@@ -49,7 +53,7 @@ def arranged(answer: Answer) -> tuple[np.ndarray, np.ndarray, list[tuple[str, fl
     names = list(dict.fromkeys(groups))
     order = np.array([i for name in names for i, g in enumerate(groups) if g == name], dtype=int)
     rank = np.array([names.index(groups[i]) for i in order], dtype=int)
-    at = np.arange(len(order)) + GUTTER * rank
+    at = np.arange(len(order)) + max(1, round(len(order) / 40)) * rank
     return order, at, [(name, float(at[rank == k].mean())) for k, name in enumerate(names) if name]
 
 

@@ -21,11 +21,14 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     gap = max(1, round(n * 0.17))
     z, corners = tiles([s.answer.values for s in sides], columns, gap)
     bands = -(-len(layers) // columns) * len(sides)
-    figure = canvas(int(np.clip(1150 / columns, 120, 210)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
+    figure = canvas(int(np.clip(1150 / columns, 120, 176)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
     figure.add_heatmap(
-        z=scale.drawn(z), hoverongaps=False, customdata=_told(sides, corners, z.shape) if z.size < 40_000 else None,
-        hovertemplate="%{customdata}<extra></extra>" if z.size < 40_000 else "%{z:.3g}<extra></extra>", **scale.heatmap(),
-    )  # fmt: skip
+        z=scale.drawn(z),
+        hoverongaps=False,
+        customdata=_told(sides, corners, z.shape) if z.size < 40_000 else None,
+        hovertemplate="%{customdata}<extra></extra>" if z.size < 40_000 else "%{z:.3g}<extra></extra>",
+        **scale.heatmap(),
+    )
     current = _row(layers, layer)
     for s, side in enumerate(sides):
         for i, name in enumerate(layers):
@@ -38,7 +41,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
                 c - 0.5,
                 r - 0.5,
                 f"<b>{text}</b>" if here else text,
-                T["ink"] if here else side.ink,
+                T["ink"] if here else side.ink if i % columns == 0 else T["ink-3"],
                 yanchor="bottom",
                 yshift=1,
             )

@@ -18,9 +18,13 @@ def draw(sides: Sequence[Side]) -> go.Figure:
     null = sides[0].answer.null
     if null is not None:
         figure.add_vrect(
-            x0=float(null.low), x1=float(null.high), fillcolor=T["null-fill"], line_width=0, layer="below",
+            x0=float(null.low),
+            x1=float(null.high),
+            fillcolor=T["null-fill"],
+            line_width=0,
+            layer="below",
             exclude_empty_subplots=False,
-        )  # fmt: skip
+        )
     for i, side in enumerate(sides):
         value, interval = float(side.answer.values), side.answer.interval
         bars = None
@@ -33,9 +37,17 @@ def draw(sides: Sequence[Side]) -> go.Figure:
             }
         hollow = side.role == "control"
         figure.add_scatter(
-            x=[value], y=[-i], mode="markers", error_x=bars, hovertemplate="%{x:.4g}<extra></extra>",
-            marker={"size": 9, "color": T["surface"] if hollow else side.colour, "line": {"color": side.colour, "width": 1.5}},
-        )  # fmt: skip
+            x=[value],
+            y=[-i],
+            mode="markers",
+            error_x=bars,
+            hovertemplate="%{x:.4g}<extra></extra>",
+            marker={
+                "size": 9,
+                "color": T["surface"] if hollow else side.colour,
+                "line": {"color": side.colour, "width": 1.5},
+            },
+        )
         if np.isfinite(value):
             label(figure, value, -i, f"<b>{number(value)}</b> {side.title}", side.ink, yshift=14, xanchor="center")
     figure.update_yaxes(visible=False, range=[-len(sides) + 0.3, 0.8])

@@ -66,6 +66,16 @@ def _dots(figure: go.Figure, x: np.ndarray, y: np.ndarray, colour: str, side: Si
         bars = {"array": high - x, "arrayminus": x - low, "color": colour, "thickness": 1, "width": 0}
     layers = [f"layer {i}" for i in range(len(x))]
     figure.add_scatter(
-        x=x, y=y, mode="markers", error_x=bars, name=name, customdata=layers, hovertemplate=f"%{{x:.3f}} {name}, %{{customdata}}<extra></extra>",
-        marker={"size": 6, "color": colour if side is not None else T["surface"], "line": {"color": colour, "width": 1.25}},
-    )  # fmt: skip
+        x=x,
+        y=y,
+        mode="markers",
+        error_x=bars,
+        name=name,
+        customdata=layers,
+        hovertemplate=f"%{{x:.3f}} {name}, %{{customdata}}<extra></extra>",
+        marker={
+            "size": 6,
+            "color": colour if side is not None else T["surface"],
+            "line": {"color": colour, "width": 1.25},
+        },
+    )

@@ -1,8 +1,9 @@
-"""Points of a projection: hue and shape by group, a frame per side. Axes carry no units worth reading, so they show none."""
+"""Points of a projection: hue and shape by group, a frame per side. The axes carry no unit, so they show none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import plotly.graph_objects as go
@@ -42,11 +43,17 @@ def _group(
 ) -> None:
     group, look = style
     figure.add_scatter(
-        x=points[:, 0].astype(np.float32), y=points[:, 1].astype(np.float32), mode="markers", name=group, text=names.tolist(),
-        hovertemplate=f"%{{text}} {group}<extra></extra>", row=1, col=column,
+        x=points[:, 0].astype(np.float32),
+        y=points[:, 1].astype(np.float32),
+        mode="markers",
+        name=group,
+        text=names.tolist(),
+        hovertemplate=f"%{{text}} {group}<extra></extra>",
+        row=1,
+        col=column,
         marker={"size": 8, "symbol": look.shape, "color": look.mark, "line": {"width": 1, "color": T["surface"]}},
         unselected={"marker": {"opacity": 0.18}},
-    )  # fmt: skip
+    )
 
 
 def _labels(
@@ -59,7 +66,7 @@ def _labels(
     spots = np.array([[np.median(points[groups == n, 0]), np.quantile(points[groups == n, 1], 0.85)] for n in names])
     extent = np.ptp(points, axis=0) + 1e-12
     for _ in range(20):
-        for i, j in ((i, j) for i in range(len(names)) for j in range(i)):
+        for i, j in combinations(range(len(names)), 2):
             gap = (spots[i] - spots[j]) / extent
             if abs(gap[0]) < 0.2 and abs(gap[1]) < 0.07:
                 push = 0.02 * extent[1] * (1 if gap[1] >= 0 else -1)
@@ -67,6 +74,14 @@ def _labels(
                 spots[j, 1] -= push
     for name, (x, y) in zip(names, spots, strict=True):
         label(
-            figure, float(x), float(y), f"<b>{name}</b>", styles[name].word, xanchor="center", yanchor="bottom", yshift=7,
-            row=1, col=column,
-        )  # fmt: skip
+            figure,
+            float(x),
+            float(y),
+            f"<b>{name}</b>",
+            styles[name].word,
+            xanchor="center",
+            yanchor="bottom",
+            yshift=7,
+            row=1,
+            col=column,
+        )

@@ -1,4 +1,4 @@
-"""Long form: one row per value. The fallback of answers with more axes than a figure can carry, and every figure's twin."""
+"""Long form, one row per value: the view of answers with more axes than a figure can carry, and every figure's twin."""
 
 from __future__ import annotations
 
