@@ -1,6 +1,7 @@
 """The lab's loop on a corpus of random tokens: order, files, refusals."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,15 @@ from backend.lab.train import finished, moments, train
 
 WORDS = 60
 TINY = RunSettings(router="kmeans", seed=0, size="s32", steps=3, balancing=0.01, stored=(0, 2, 3), evaluate_every=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These models are too small to share: on a busy machine two threads spend ten times the time waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
