@@ -24,14 +24,16 @@ def cohens_d(within: Group, across: Group) -> Float[Tensor, "*case"]:
     """Distance of two means in pooled standard deviations, each variance weighted by its n - 1.
 
     Returns:
-        0 for no effect, positive if `within` is larger; NaN where a group has fewer than two pairs.
+        0 for no effect, positive if `within` is larger; NaN where a group has fewer than two pairs or none differ.
 
     Source:
         Cohen 1988; this pooling, and no other, gives the 1.44 of Avinash 2026, arXiv 2603.11114.
     """
     freedom = within.count + across.count - 2
     pooled = ((within.count - 1) * within.sd**2 + (across.count - 1) * across.sd**2) / freedom
-    enough = (within.count > 1) & (across.count > 1)
+    # A spread of rounding errors is no spread.
+    spread = pooled.sqrt() > 1e-12 * torch.maximum(within.mean.abs(), across.mean.abs())
+    enough = (within.count > 1) & (across.count > 1) & spread
     return torch.where(enough, (within.mean - across.mean) / pooled.sqrt(), torch.nan)
 
 
@@ -58,12 +60,15 @@ def within_and_across(
     """
     used = pairs & ~cosines.isnan()
     s = torch.where(used, cosines, torch.zeros(()).double())
+    # Moments about each layer's mean: about 0 the difference of squares would lose half the digits.
+    centre = s.sum((-1, -2)) / used.sum((-1, -2))
+    s = torch.where(used, s - centre[:, None, None], s)
     moments = torch.stack([used.double(), s, s**2])
     indicator = torch.nn.functional.one_hot(labels).double()
     draws, prompts, classes = indicator.shape
     flat = indicator.permute(1, 0, 2).reshape(prompts, draws * classes)
     equal = ((moments @ flat) * flat).sum(-2).unflatten(-1, (draws, classes)).sum(-1).movedim(-1, 1)
-    return _group(equal), _group(moments.sum((-1, -2))[:, None] - equal)
+    return _group(equal, centre), _group(moments.sum((-1, -2))[:, None] - equal, centre)
 
 
 def shuffled(labels: Int[Tensor, " prompt"], draws: int, generator: torch.Generator) -> Int[Tensor, "draw prompt"]:
@@ -99,8 +104,8 @@ def label_codes(categories: tuple[str, ...]) -> Int[Tensor, " prompt"]:
     return torch.tensor([names.index(c) for c in categories])
 
 
-def _group(moments: Float[Tensor, "moment draw layer"]) -> Group:
+def _group(moments: Float[Tensor, "moment draw layer"], centre: Float[Tensor, " layer"]) -> Group:
     count, total, squares = moments
     mean = total / count
     variance = (squares / count - mean**2).clamp(min=0) * count / (count - 1)
-    return Group(count, mean, torch.where(count > 1, variance.sqrt(), torch.nan))
+    return Group(count, mean + centre, torch.where(count > 1, variance.sqrt(), torch.nan))

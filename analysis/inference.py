@@ -144,7 +144,7 @@ def _axis(name: str, side: Inputs) -> Axis:
 
 def _null(
     measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]
-) -> tuple[Null | Reason, Mapping[str, float | str]]:
+) -> tuple[Null | Reason, Mapping[str, int | float | str]]:
     if measure.null is None:
         return Reason(measure.null_reason or "no null is defined for this measure"), {}
     chance = _call(measure.null, measure, sides, {**knobs, "generator": content_generator(measure, sides)})

@@ -62,7 +62,7 @@ def layer_counts(prompt_counts: State, count: str) -> Shaped[Tensor, "layer expe
     return prompt_counts[count].sum(0)
 
 
-def idle(counts: Shaped[Tensor, "layer expert"]) -> tuple[dict[str, float | str], tuple[str, ...]]:
+def idle(counts: Shaped[Tensor, "layer expert"]) -> tuple[dict[str, int | float | str], tuple[str, ...]]:
     """What to say of experts without tokens.
 
     Returns:
@@ -75,7 +75,7 @@ def idle(counts: Shaped[Tensor, "layer expert"]) -> tuple[dict[str, float | str]
     return {"dead experts": int((counts[seen] == 0).sum())}, () if bool(seen.all()) else (NO_TOKENS,)
 
 
-def over_layers(values: Float[Tensor, " layer"], layers: tuple[str, ...], worst: str) -> dict[str, float | str]:
+def over_layers(values: Float[Tensor, " layer"], layers: tuple[str, ...], worst: str) -> dict[str, int | float | str]:
     """The mean over layers and the worst layer, as facts; NaN layers are left out, and none is named if all are.
 
     Args:
@@ -89,7 +89,7 @@ def over_layers(values: Float[Tensor, " layer"], layers: tuple[str, ...], worst:
     Source:
         Ours: an average over layers hides the one layer that fails.
     """
-    facts: dict[str, float | str] = {"mean over layers": float(values.nanmean())}
+    facts: dict[str, int | float | str] = {"mean over layers": float(values.nanmean())}
     if bool(values.isnan().all()):
         return facts
     filled = values.nan_to_num(nan=-math.inf) if worst == "highest" else -values.nan_to_num(nan=math.inf)

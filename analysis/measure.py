@@ -60,7 +60,7 @@ class Values:
     values: Tensor
     axes: tuple[Axis, ...] | None = None
     caveats: tuple[str, ...] = ()
-    facts: Mapping[str, float | str] = field(default_factory=dict)
+    facts: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Chance:
     low: Tensor
     high: Tensor
     how: str
-    facts: Mapping[str, float | str] = field(default_factory=dict)
+    facts: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,14 @@ class Measure:
 
 
 def docstring_section(function: Callable, title: str) -> str:
-    """One section of a Google docstring as a single line; empty if it is not there."""
+    """One section of a Google docstring as a single line.
+
+    Returns:
+        The section's text; empty if it is not there.
+
+    Source:
+        Ours: a figure's caveat is written once, where the formula is.
+    """
     lines = (inspect.getdoc(function) or "").splitlines()
     try:
         start = next(i for i, line in enumerate(lines) if line.strip() == f"{title}:")
@@ -200,6 +207,15 @@ def measure(
     `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft
     router. `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short
     questions; `slow_if` does so for these values of its knobs.
+
+    Returns:
+        A decorator that gives the registered `Measure`.
+
+    Raises:
+        BadDeclaration: If the name is taken, or a slot, statistic, family or knob is not what it can be.
+
+    Source:
+        Ours: the file is the registration, so there is no list to keep in step.
     """
 
     def register(function: Callable) -> Measure:
@@ -274,7 +290,14 @@ def _signature(function: Callable) -> tuple[list[str], tuple[Knob, ...]]:
 
 @cache
 def measures() -> dict[str, Measure]:
-    """All measures: whatever file lies in `analysis/measures`."""
+    """All measures: whatever file lies in `analysis/measures`.
+
+    Returns:
+        Measures by name, in the order of their files.
+
+    Source:
+        Ours: discovery by walking the folder.
+    """
     package = importlib.import_module("analysis.measures")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -282,7 +305,17 @@ def measures() -> dict[str, Measure]:
 
 
 def get(name: str) -> Measure:
-    """The measure of this name; raises `UnknownName` with the known ones."""
+    """The measure of this name.
+
+    Returns:
+        The registered measure.
+
+    Raises:
+        UnknownName: With the known names.
+
+    Source:
+        Ours.
+    """
     if name not in measures():
         raise UnknownName(f"no measure {name!r}; known: {', '.join(sorted(measures()))}")
     return measures()[name]

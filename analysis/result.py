@@ -64,7 +64,7 @@ class Result:
     null: Null | Reason
     interval: Interval | Reason
     caveats: tuple[str, ...] = ()
-    facts: Mapping[str, float | str] = field(default_factory=dict)
+    facts: Mapping[str, int | float | str] = field(default_factory=dict)
     tokens: int = 0
     prompts: int = 0
 

@@ -94,7 +94,14 @@ class Prompts:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a prompt's text, in hex: what blocks and keys are made of."""
+    """SHA-256 of a prompt's text: what blocks and keys are made of.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Source:
+        Ours: a prompt is its text, whatever it is called.
+    """
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -161,5 +168,12 @@ class LayerBatch:
 
 
 def block_of_token(prompts: Prompts, keys: TokenKeys) -> Int[Tensor, " token"]:
-    """The block each token's prompt belongs to."""
+    """The block each token's prompt belongs to.
+
+    Returns:
+        0 to BLOCKS - 1.
+
+    Source:
+        Ours: whole prompts are left out together, since tokens of one prompt are alike.
+    """
     return torch.tensor(prompts.blocks, dtype=torch.long, device=keys.prompt.device)[keys.prompt]

@@ -160,7 +160,17 @@ _REGISTRY: dict[str, Statistic] = {}
 
 
 def statistic(*, needs: tuple[str, ...], arrays: Mapping[str, Spec]) -> Callable[[Callable], Statistic]:
-    """Register the decorated function, under its own name, as a statistic."""
+    """Register the decorated function, under its own name, as a statistic.
+
+    Returns:
+        A decorator that gives the registered `Statistic`.
+
+    Raises:
+        BadDeclaration: If the name is taken, or it needs what no pass can give.
+
+    Source:
+        Ours: the file is the registration, so there is no list to keep in step.
+    """
 
     def register(function: Callable) -> Statistic:
         name = function.__name__
@@ -178,7 +188,14 @@ def statistic(*, needs: tuple[str, ...], arrays: Mapping[str, Spec]) -> Callable
 
 @cache
 def statistics() -> dict[str, Statistic]:
-    """All statistics: whatever file lies in `analysis/statistics`."""
+    """All statistics: whatever file lies in `analysis/statistics`.
+
+    Returns:
+        Statistics by name, in the order of their files.
+
+    Source:
+        Ours: discovery by walking the folder.
+    """
     package = importlib.import_module("analysis.statistics")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -186,7 +203,17 @@ def statistics() -> dict[str, Statistic]:
 
 
 def get(name: str) -> Statistic:
-    """The statistic of this name; raises `UnknownName` with the known ones."""
+    """The statistic of this name.
+
+    Returns:
+        The registered statistic.
+
+    Raises:
+        UnknownName: With the known names.
+
+    Source:
+        Ours.
+    """
     if name not in statistics():
         raise UnknownName(f"no statistic {name!r}; known: {', '.join(sorted(statistics()))}")
     return statistics()[name]

@@ -69,7 +69,7 @@ def null(a: Inputs, b: Inputs, *, count: Count, generator: torch.Generator) -> C
     half = torch.quantile(drawn.abs(), 0.95, dim=0)
     observed = relative(second.sum(0)) - relative(first.sum(0))
     sizes = drawn.square().nansum((-1, -2))
-    p = float((1 + (sizes >= observed.square().nansum() - 1e-12).sum()) / (1 + DRAWS))
+    p = (1 + int((sizes >= observed.square().nansum() - 1e-12).sum())) / (1 + DRAWS)
     how = f"{DRAWS} random exchanges of the two sides within each of {len(first)} prompts"
     return Chance(torch.zeros_like(half), -half, half, how, {"sign-flip p": p})
 

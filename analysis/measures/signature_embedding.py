@@ -65,7 +65,7 @@ def signature_embedding(
     points = directions(shares, centred).transpose(0, 1).flatten(1)
     known = ~points.isnan().any(-1)
     plane = torch.full((len(points), 2), torch.nan, dtype=torch.float64)
-    facts: dict[str, float | str] = {"prompts shown": int(known.sum())}
+    facts: dict[str, int | float | str] = {"prompts shown": int(known.sum())}
     if bool(known.any()):
         distinct, member = _distinct(points[known])
         flat, found = _plane(distinct, method, neighbours, seed)
@@ -85,11 +85,11 @@ def _labels(method: Method) -> tuple[str, str]:
 
 def _plane(
     points: Float[Tensor, "point feature"], method: Method, neighbours: int, seed: int
-) -> tuple[Float[Tensor, "point coordinate"], dict[str, float | str]]:
+) -> tuple[Float[Tensor, "point coordinate"], dict[str, int | float | str]]:
     if len(points) < 2:
         raise TooFew("all prompts have the same signature: there is nothing to spread over a plane")
     distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
-    facts: dict[str, float | str] = {}
+    facts: dict[str, int | float | str] = {}
     if method == "pca":
         plane, share = principal_components(points)
         facts |= {"variance on PC 1": float(share[0]), "variance on PC 2": float(share[1])}

@@ -69,7 +69,7 @@ def null(prompt_counts: State, *, weighting: Weighting, centred: bool, generator
     if reason := no_uniform_routing(prompt_counts, weighting):
         return reason
     shape, tokens = prompt_counts.shape, prompt_counts["tokens"]
-    draws = min(200, max(20, DRAWN_NUMBERS // (len(tokens) * max(len(tokens), shape.experts))))
+    draws = min(100, max(20, DRAWN_NUMBERS // (len(tokens) * max(len(tokens), shape.experts))))
     counts = uniform_loads(tokens.expand(draws, -1), shape.top_k, shape.experts, generator)
     drawn = _cosines(counts, centred)
     # A layer is one draw; the mean over independent layers scatters less, and normally.

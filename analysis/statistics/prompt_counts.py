@@ -21,7 +21,13 @@ from analysis.statistic import Spec, statistic
 def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
     """Counts of (token, slot) pairs per prompt, layer and expert, and sums of combine weights.
 
-    Identity experts (index >= E) count nowhere. `tokens` counts each token once.
+    Identity experts (index >= E) count nowhere.
+
+    Returns:
+        `selected` and `served` pairs, 0 to the prompt's tokens; `weights` sums over served pairs; `tokens`, each once.
+
+    Source:
+        Ours: everything about loads and signatures follows from counts kept per prompt.
     """
     prompts, layers, experts = len(batch.prompts), len(batch.shape.layers), batch.shape.experts
     cell = batch.keys.prompt[None, :, None] * layers + torch.arange(layers, device=batch.indices.device)[:, None, None]

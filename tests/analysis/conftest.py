@@ -9,6 +9,9 @@ from analysis.measure import Inputs
 from analysis.slots import LayerBatch, Prompts, RouteBatch, Shape, TokenKeys, text_digest
 from analysis.statistic import get
 
+# Tensors this small only lose time to threads that wait for each other.
+torch.set_num_threads(1)
+
 SHAPE = Shape(("1", "2", "3"), experts=6, top_k=2, model=5, hidden=4)
 
 
@@ -72,7 +75,7 @@ def per_token(batch, change):
 
 
 def take(batch, rows):
-    rows = torch.as_tensor(rows)
+    rows = torch.as_tensor(rows, dtype=torch.long)
     return per_token(batch, lambda tensor, axis: tensor.index_select(axis, rows))
 
 

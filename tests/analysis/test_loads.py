@@ -1,0 +1,152 @@
+"""Loads and how uneven they are: worked numbers of the papers and the extremes that can be counted by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from analysis.inference import SOFT_REASON, evaluate
+from analysis.loads import evenness, relative, violation
+from analysis.measure import get
+from analysis.nulls import uniform_loads
+from analysis.result import Reason
+
+# Domain and layer, largest share in %, MaxVio: from the counts in OLMoE's released routing files (allenai/OLMoE).
+OLMOE = [
+    ("github 0", 7.82, 4.006),
+    ("github 7", 9.62, 5.157),
+    ("github 15", 7.04, 3.509),
+    ("arxiv 0", 12.21, 6.813),
+    ("arxiv 7", 9.82, 5.283),
+    ("arxiv 15", 11.71, 6.495),
+    ("c4 0", 4.71, 2.017),
+    ("c4 7", 4.15, 1.658),
+    ("c4 15", 3.90, 1.499),
+    ("book 0", 5.68, 2.632),
+    ("book 7", 6.34, 3.057),
+    ("book 15", 4.57, 1.928),
+    ("wikipedia 0", 9.65, 5.179),
+    ("wikipedia 7", 10.59, 5.780),
+    ("wikipedia 15", 7.27, 3.651),
+]
+
+
+@pytest.mark.parametrize(("row", "largest", "maxvio"), OLMOE, ids=[row[0] for row in OLMOE])
+def test_violation_of_published_shares(row, largest, maxvio):
+    rest = (100 - largest) / 63
+    counts = torch.tensor([largest] + [rest] * 63, dtype=torch.float64)
+    # The share is printed to 0.01 %, so MaxVio is known to 64 * 0.00005.
+    assert float(violation(counts)) == pytest.approx(maxvio, abs=64 * 0.00005 + 0.0005)
+
+
+def test_balanced_routing_has_no_violation_and_full_entropy():
+    counts = torch.full((3, 64), 125)
+    assert (violation(counts) == 0).all()
+    torch.testing.assert_close(evenness(counts), torch.ones(3, dtype=torch.float64))
+
+
+def test_all_tokens_to_the_same_k_experts():
+    counts = torch.zeros(64)
+    counts[:8] = 1000
+    assert float(violation(counts)) == 64 / 8 - 1
+    assert float(evenness(counts)) * math.log(64) == pytest.approx(math.log(8), rel=1e-12)
+
+
+def test_one_expert_for_everything_has_no_entropy():
+    counts = torch.tensor([0, 0, 7, 0])
+    assert float(evenness(counts)) == 0
+    assert relative(counts).tolist() == [0, 0, 4, 0]
+
+
+def test_nothing_counted_is_nan_and_not_zero():
+    for formula in (violation, evenness):
+        assert formula(torch.zeros(4)).isnan()
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "tokens", "mean", "point"),
+    [
+        (64, 8, 1000, 0.20, 0.26),
+        (8, 2, 1000, 0.085, 0.144),
+        (8, 2, 7680, 0.031, 0.052),
+        (64, 6, 4096, 0.118, 0.156),
+    ],
+)
+def test_floor_of_blind_routing(experts, top_k, tokens, mean, point):
+    generator = torch.Generator().manual_seed(0)
+    drawn = violation(uniform_loads(torch.full((2000,), tokens), top_k, experts, generator))
+    # The reference figures are simulations too, printed to two or three digits.
+    assert float(drawn.mean()) == pytest.approx(mean, rel=0.04)
+    assert float(torch.quantile(drawn, 0.95)) == pytest.approx(point, rel=0.07)
+
+
+def test_the_floor_falls_with_the_tokens_to_the_published_violation_of_a_balanced_router():
+    generator = torch.Generator().manual_seed(0)
+    drawn = violation(uniform_loads(torch.full((2000,), 43_000), 6, 64, generator))
+    assert float(drawn.mean()) == pytest.approx(0.036, abs=0.0005)
+
+
+def test_blind_routing_gives_k_distinct_experts_per_token():
+    generator = torch.Generator().manual_seed(0)
+    loads = uniform_loads(torch.tensor([1, 7, 1000]), 3, 5, generator)
+    assert loads.sum(-1).tolist() == [3, 21, 3000]
+    assert loads[0].max() == 1
+    assert (loads <= torch.tensor([1, 7, 1000])[:, None]).all()
+
+
+def test_blind_routing_is_the_one_that_ranks_random_scores():
+    generator = torch.Generator().manual_seed(0)
+    exact = uniform_loads(torch.full((4000,), 5), 2, 4, generator)
+    chosen = torch.rand(4000, 5, 4, generator=generator).topk(2).indices
+    ranked = torch.nn.functional.one_hot(chosen, 4).sum((1, 2)).double()
+    for moment in (lambda x: x.var(0), lambda x: torch.cov(x.T)[0, 1]):
+        torch.testing.assert_close(moment(exact), moment(ranked), rtol=0.15, atol=0.05)
+
+
+def test_an_expert_without_tokens_is_counted_dead(world):
+    batch = world.routes()
+    batch = dataclasses.replace(batch, indices=torch.where(batch.indices == 0, 6, batch.indices))
+    side = world.Inputs(world.SHAPE, {"prompt_counts": world.state_of("prompt_counts", [batch])})
+    for name in ("expert_load", "load_violation", "load_entropy"):
+        assert evaluate(get(name), (side,), {}).facts["dead experts"] == 3
+    assert (evaluate(get("expert_load"), (side,), {}).values[:, 0] == 0).all()
+
+
+def test_served_counts_leave_out_what_capacity_dropped(world):
+    (side,) = world.inputs_for(get("expert_load"))
+    state = side.states["prompt_counts"]
+    assert state["served"].sum() < state["selected"].sum()
+    chosen, served = (evaluate(get("expert_load"), (side,), {"count": c}).values for c in ("selected", "served"))
+    counts = state["served"].sum(0).double()
+    np.testing.assert_allclose(served, counts / counts.mean(-1, keepdim=True))
+    assert not np.allclose(chosen, served)
+
+
+@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy"])
+def test_no_tokens_at_all_is_nan_with_a_reason(name, world):
+    empty = world.take(world.routes(lengths=(3, 3)), [])
+    side = world.Inputs(world.SHAPE, {"prompt_counts": world.state_of("prompt_counts", [empty])})
+    result = evaluate(get(name), (side,), {})
+    assert np.isnan(result.values).all()
+    assert result.null == Reason("no token was routed")
+    assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
+
+
+def test_the_worst_layer_is_named_by_its_own_label(world):
+    batch = world.routes()
+    batch.indices[1, :, 0] = 2
+    side = world.Inputs(world.SHAPE, {"prompt_counts": world.state_of("prompt_counts", [batch])})
+    result = evaluate(get("load_violation"), (side,), {})
+    assert result.facts["highest layer"] == "2"
+    assert result.facts["highest value"] == result.values[1]
+    assert result.facts["mean over layers"] == pytest.approx(result.values.mean())
+
+
+@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy", "coactivation"])
+def test_a_fully_soft_router_has_no_loads(name, world):
+    soft = dataclasses.replace(world.SHAPE, top_k=6)
+    result = evaluate(get(name), world.inputs_for(get(name), shape=soft), {})
+    assert np.isnan(result.values).all()
+    assert result.null == result.interval == Reason(SOFT_REASON)

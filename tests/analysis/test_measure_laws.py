@@ -1,0 +1,241 @@
+"""What every measure owes, whoever writes the next one: found by walking the registry, a new file included."""
+
+import copy
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from analysis.errors import BadKnob, UnknownName
+from analysis.inference import evaluate
+from analysis.measure import FAMILIES, get, measures
+from analysis.result import Interval, Null, Reason, Result
+
+EVERY = sorted(measures())
+OF_TOKENS = [name for name in EVERY if measures()[name].statistics]
+CASES = [
+    (name, {knob.name: choice})
+    for name in EVERY
+    for knob in measures()[name].knobs
+    for choice in (knob.choices or ((True,) if knob.kind == "bool" else ()))
+    if not measures()[name].slow_if.get(knob.name) == choice
+] + [(name, {}) for name in EVERY]
+IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in knobs.items())}" for name, knobs in CASES]
+every_case = pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
+
+
+def equal(one, other, **tolerance):
+    np.testing.assert_allclose(one.values, other.values, **tolerance)
+    for part in ("null", "interval"):
+        left, right = getattr(one, part), getattr(other, part)
+        assert type(left) is type(right)
+        if isinstance(left, Reason):
+            assert left == right
+            continue
+        for bound in ("low", "high"):
+            np.testing.assert_allclose(getattr(left, bound), getattr(right, bound), **tolerance)
+    assert one.axes == other.axes
+    assert one.caveats == other.caveats
+    assert one.facts.keys() == other.facts.keys()
+    for name, fact in one.facts.items():
+        if isinstance(fact, str):
+            assert fact == other.facts[name], name
+        else:
+            assert fact == pytest.approx(other.facts[name], rel=1e-9, abs=1e-9, nan_ok=True), name
+
+
+@every_case
+def test_values_are_finite_or_nan_with_a_reason_and_of_the_declared_shape(name, knobs, world):
+    measure = get(name)
+    result = evaluate(measure, world.inputs_for(measure), knobs)
+    assert tuple(axis.name for axis in result.axes) == measure.axes
+    assert tuple(len(axis.labels) for axis in result.axes) == result.values.shape
+    assert result.values.dtype == np.float64
+    assert not np.isinf(result.values).any()
+    if np.isnan(result.values).any():
+        assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
+    for part in (result.null, result.interval):
+        assert isinstance(part, Reason) or np.broadcast_shapes(part.low.shape, result.values.shape)
+        assert not isinstance(part, Reason) or part.reason
+
+
+@every_case
+def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
+    measure = get(name)
+    soft = dataclasses.replace(world.SHAPE, top_k=6)
+    result = evaluate(measure, world.inputs_for(measure, shape=soft), knobs)
+    if np.isnan(result.values).any():
+        assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
+    assert np.isnan(result.values).all() == (measure.needs_selection or knobs == {"weighting": "count"})
+
+
+@every_case
+def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world):
+    measure = get(name)
+    sides = world.inputs_for(measure)
+    kept = copy.deepcopy(sides)
+    first = evaluate(measure, sides, knobs)
+    equal(first, evaluate(measure, sides, knobs), rtol=0, atol=0)
+    for old, new in zip(kept, sides, strict=True):
+        for name, state in old.states.items():
+            assert all(torch.equal(array, new.states[name][key]) for key, array in state.arrays.items())
+        assert all(torch.equal(tensor, new.weights[key]) for key, tensor in old.weights.items())
+
+
+@every_case
+def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, world):
+    measure, order = get(name), torch.tensor([3, 0, 5, 1, 2, 4])
+    before = evaluate(measure, world.inputs_for(measure), knobs)
+    sides = world.inputs_for(measure, change=lambda batch: world.permute_experts(batch, order))
+    back = order.argsort()
+    sides = tuple(dataclasses.replace(side, weights={k: w[:, back] for k, w in side.weights.items()}) for side in sides)
+    after = evaluate(measure, sides, knobs)
+
+    def renamed(array, rank):
+        # A bound may lack leading axes or have size 1 along one: broadcasting fills both.
+        array = np.broadcast_to(array, before.values.shape)
+        for axis, label in enumerate(measure.axes):
+            if label.removesuffix("_b") == "expert":
+                array = array.take(back.numpy(), axis)
+        return array
+
+    def bands(result, change):
+        parts = {"values": result.values}
+        for part in (result.null, result.interval):
+            if not isinstance(part, Reason):
+                parts |= {f"{part.how} {bound}": getattr(part, bound) for bound in ("low", "high")}
+        return {key: change(value, 0) for key, value in parts.items()}
+
+    expected, seen = bands(before, renamed), bands(after, lambda x, _: np.broadcast_to(x, before.values.shape))
+    assert expected.keys() == seen.keys()
+    for key in expected:
+        np.testing.assert_allclose(seen[key], expected[key], rtol=1e-9, atol=1e-9, err_msg=key)
+
+
+@every_case
+def test_the_order_of_tokens_prompts_and_shards_changes_nothing(name, knobs, world):
+    measure = get(name)
+    if not measure.statistics:
+        return
+    before = evaluate(measure, world.inputs_for(measure), knobs)
+    shuffled = []
+    for side in world.inputs_for(measure, change=_shuffled(world)):
+        order = torch.randperm(16, generator=torch.Generator().manual_seed(5)).tolist()
+        shuffled.append(dataclasses.replace(side, states={k: s.take(order) for k, s in side.states.items()}))
+    equal(before, evaluate(measure, tuple(shuffled), knobs), rtol=1e-9, atol=1e-9)
+
+
+def _shuffled(world):
+    def change(batch):
+        return world.take(batch, torch.randperm(len(batch.keys), generator=torch.Generator().manual_seed(3)))
+
+    return change
+
+
+@every_case
+def test_json_carries_the_answer_whole(name, knobs, world):
+    measure = get(name)
+    result = evaluate(measure, world.inputs_for(measure), knobs)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    back = Result.from_json(json.loads(text))
+    equal(result, back, rtol=0, atol=0)
+    assert back.to_json() == result.to_json()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_half_precision_is_accepted(name, world):
+    measure = get(name)
+    half = lambda batch: dataclasses.replace(batch, weights=batch.weights.bfloat16())  # noqa: E731
+    sides = world.inputs_for(measure, change=half)
+    sides = tuple(dataclasses.replace(s, weights={k: w.bfloat16() for k, w in s.weights.items()}) for s in sides)
+    whole, halved = (evaluate(measure, s, {}) for s in (world.inputs_for(measure), sides))
+    np.testing.assert_allclose(halved.values, whole.values, atol=0.05)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_answer_takes_less_than_a_second(name, world):
+    measure = get(name)
+    sides = world.inputs_for(measure)
+    start = time.process_time()
+    evaluate(measure, sides, {})
+    assert time.process_time() - start < 1
+
+
+WITH_INTERVAL = [name for name in OF_TOKENS if not measures()[name].interval_reason]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_INTERVAL)
+def test_a_quarter_of_the_tokens_widens_the_interval(name, world):
+    """A quarter of the prompts: d is already in standard deviations, so fewer tokens a prompt do not widen it."""
+    measure, widths = get(name), []
+    for prompts in (64, 16):
+        found = []
+        for seed in range(5):
+            interval = evaluate(measure, world.inputs_for(measure, seed, lengths=(12,) * prompts), {}).interval
+            found.append(np.nanmean(interval.high - interval.low))
+        widths.append(np.mean(found))
+    assert widths[1] > 1.3 * widths[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_blind_slots_fall_into_the_null_band_at_the_nominal_rate(name, world):
+    """One cell per draw, so that draws are independent: 60 of them, judged by the binomial."""
+    measure, inside, draws = get(name), 0, 60
+    if measure.null is None:
+        assert measure.null_reason
+        return
+    for seed in range(draws):
+        result = evaluate(measure, world.inputs_for(measure, 100 + seed, lengths=(30,) * 16), {})
+        low, high = (np.broadcast_to(x, result.values.shape) for x in (result.null.low, result.null.high))
+        cell = _cell(result, seed)
+        inside += low[cell] - 1e-9 <= result.values[cell] <= high[cell] + 1e-9
+    least, most = binom.ppf([0.001, 0.999], draws, 0.95)
+    assert least <= inside <= most, f"{inside} of {draws}"
+
+
+def _cell(result, seed):
+    """A cell off the diagonal, another one at each draw."""
+    cells = [
+        c for c in np.ndindex(result.values.shape) if len(c) < 2 or c[-1] != c[-2] or "_b" not in result.axes[-1].name
+    ]
+    return cells[(seed * 7) % len(cells)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_measure_says_what_it_is(name):
+    measure = get(name)
+    assert measure.family in FAMILIES
+    for text in (measure.title, measure.question, measure.unit, measure.source, measure.caveat):
+        assert text.strip()
+    assert measure.question.endswith("?")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_intervals_and_nulls_are_given_or_excused(name, world):
+    measure = get(name)
+    result = evaluate(measure, world.inputs_for(measure), {})
+    assert isinstance(result.null, Null) or result.null.reason == measure.null_reason
+    if measure.statistics and not measure.interval_reason:
+        assert isinstance(result.interval, Interval)
+    if not measure.statistics:
+        assert result.interval == Reason("exact: reads weights only")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_knobs_refuse_what_they_do_not_know(name):
+    with pytest.raises(UnknownName, match="no knob 'nosuch'"):
+        get(name).settle({"nosuch": 1})
+    for knob in get(name).knobs:
+        with pytest.raises(BadKnob, match=knob.name):
+            get(name).settle({knob.name: "nonsense"})
+
+
+def test_unknown_measures_name_the_known():
+    with pytest.raises(UnknownName, match="expert_load"):
+        get("expert_lode")

@@ -1,0 +1,211 @@
+"""Signatures of prompts: planted categories, worked effect sizes, prompts that are copies or empty."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from analysis.effect import Group, cohens_d, label_codes, within_and_across
+from analysis.errors import TooFew
+from analysis.inference import evaluate
+from analysis.measure import get
+from analysis.result import Reason
+from analysis.signatures import distinct_pairs
+from analysis.slots import Prompts, text_digest
+
+
+def planted(world, lengths=(20,) * 16):
+    """Category a uses experts 0 to 2 only, category b 3 to 5; all three of each, so no two prompts differ by chance."""
+    batch = world.routes(lengths=lengths)
+    second = torch.tensor([c == "b" for c in batch.prompts.categories])[batch.keys.prompt]
+    indices = batch.indices % 3
+    indices[..., 1] = (indices[..., 0] + 1) % 3
+    return dataclasses.replace(batch, indices=torch.where(second[None, :, None], indices + 3, indices))
+
+
+def side_of(batch, world):
+    return (world.Inputs(batch.shape, {"prompt_counts": world.state_of("prompt_counts", [batch])}),)
+
+
+def test_effect_size_of_the_published_summary():
+    within, across = (
+        Group(*(torch.tensor(x, dtype=torch.float64) for x in row))
+        for row in ((760, 0.8435, 0.0879), (2400, 0.6225, 0.1687))
+    )
+    assert float(cohens_d(within, across)) == pytest.approx(1.442, abs=5e-4)
+
+
+def test_categories_with_experts_of_their_own_share_nothing(world):
+    result = evaluate(get("signature_similarity"), side_of(planted(world, (200,) * 16), world), {})
+    group = np.array(result.axes[0].groups)
+    same = group[:, None] == group[None, :]
+    assert result.values[same].min() > 0.95
+    np.testing.assert_allclose(result.values[~same], 0, atol=1e-12)
+    assert list(group) == sorted(group)
+
+
+def test_the_effect_of_planted_categories_is_seen_in_every_layer(world):
+    side = side_of(planted(world), world)
+    within, across, effect = (
+        evaluate(get("signature_effect"), side, {"quantity": q}) for q in ("within", "across", "cohens_d")
+    )
+    assert within.values.min() > 0.8
+    np.testing.assert_allclose(across.values, 0, atol=1e-12)
+    assert (effect.values > effect.null.high).all() and effect.values.min() > 3
+    assert effect.facts["permutation p"] == 1 / 1000
+    assert effect.facts["pairs"] == 16 * 15 / 2
+
+
+def test_no_effect_in_blind_routing(world):
+    result = evaluate(get("signature_effect"), world.inputs_for(get("signature_effect"), 3), {})
+    assert result.facts["permutation p"] > 0.05
+    assert abs(result.facts["Cohen's d"]) < 0.6
+
+
+def test_batched_within_and_across_equal_the_double_loop(world):
+    generator = torch.Generator().manual_seed(0)
+    cosines = torch.rand(2, 7, 7, generator=generator, dtype=torch.float64)
+    cosines[1, 2] = cosines[1, :, 2] = torch.nan
+    labels = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [2, 0, 1, 0, 1, 1, 2]])
+    pairs = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    pairs[0, 6] = False
+    within, across = within_and_across(cosines, pairs, labels)
+    for draw in range(2):
+        for layer in range(2):
+            kinds = {True: [], False: []}
+            for i in range(7):
+                for j in range(i + 1, 7):
+                    if pairs[i, j] and not cosines[layer, i, j].isnan():
+                        kinds[bool(labels[draw, i] == labels[draw, j])].append(float(cosines[layer, i, j]))
+            for group, seen in ((within, kinds[True]), (across, kinds[False])):
+                assert int(group.count[draw, layer]) == len(seen)
+                assert float(group.mean[draw, layer]) == pytest.approx(np.mean(seen), abs=1e-12)
+                assert float(group.sd[draw, layer]) == pytest.approx(np.std(seen, ddof=1), abs=1e-12)
+
+
+def test_a_prompt_is_not_paired_with_its_own_copy():
+    digest = text_digest("same")
+    prompts = Prompts(("x", "y", "z"), (digest, digest, text_digest("other")), ("a", "a", "b"))
+    assert distinct_pairs(prompts).tolist() == [[False, False, True], [False, False, True], [False, False, False]]
+
+
+def test_similarity_is_the_mean_of_layer_cosines_by_hand(world):
+    (side,) = world.inputs_for(get("signature_similarity"))
+    result = evaluate(get("signature_similarity"), (side,), {})
+    state, ids = side.states["prompt_counts"], list(result.axes[0].labels)
+    one, other = (state["selected"][list(state.prompts.ids).index(ids[i])].double() for i in (2, 9))
+    cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(one, other, strict=True)]
+    assert result.values[2, 9] == pytest.approx(sum(cosines) / 3, abs=1e-12)
+
+
+def test_centred_signatures_forget_what_all_prompts_share(world):
+    side = world.inputs_for(get("signature_similarity"))
+    raw, centred = (evaluate(get("signature_similarity"), side, {"centred": c}).values for c in (False, True))
+    off = ~np.eye(16, dtype=bool)
+    assert raw[off].mean() > 0.5
+    assert abs(centred[off].mean()) < 0.15
+
+
+@pytest.mark.parametrize("name", ["signature_similarity", "signature_embedding", "signature_effect"])
+def test_a_prompt_without_tokens_is_nan_and_leaves_the_others_alone(name, world):
+    knobs = {"centred": True}
+    full, empty = planted(world, (20,) * 16), planted(world, (20,) * 15 + (0,))
+    rest = evaluate(get(name), side_of(empty, world), knobs)
+    assert any(caveat.startswith("NaN: ") for caveat in rest.caveats)
+    if name == "signature_effect":
+        assert rest.facts["pairs"] == 15 * 14 / 2
+        assert not np.isnan(rest.values).any()
+        return
+    row = rest.axes[0].labels.index(full.prompts.ids[15])
+    assert np.isnan(rest.values[row]).all()
+    assert int(np.isnan(rest.values).all(-1).sum()) == 1
+
+
+def test_a_soft_router_is_compared_by_mean_combine_weight(world):
+    soft = dataclasses.replace(world.SHAPE, top_k=6)
+    side = world.inputs_for(get("signature_similarity"), shape=soft)
+    result = evaluate(get("signature_similarity"), side, {})
+    assert not np.isnan(result.values).any()
+    assert "Signatures are mean combine weights: every token uses every expert." in result.caveats
+    assert isinstance(result.null, Reason)
+    counted = evaluate(get("signature_similarity"), side, {"weighting": "count"})
+    assert np.isnan(counted.values).all()
+
+
+def test_the_floor_of_short_prompts_follows_the_closed_form(world):
+    result = evaluate(get("signature_similarity"), side_of(world.routes(lengths=(16,) * 16), world), {})
+    off = ~np.eye(16, dtype=bool)
+    assert result.null.mean[off].mean() == pytest.approx(1 / (1 + 4 / (16 * 2)), abs=0.01)
+
+
+@pytest.mark.parametrize("categories", [("a",) * 4, ("a", "b", "c", "d"), ()])
+def test_an_effect_needs_two_kinds_of_pair(categories):
+    with pytest.raises(TooFew, match=f"{len(categories)} prompts in"):
+        label_codes(categories)
+
+
+@pytest.mark.slow
+def test_embedded_copies_share_their_point_and_the_map_repeats(world):
+    batch = planted(world)
+    twin = batch.indices.clone()
+    # Prompts 0 and 2 get the very same routes.
+    rows = [(batch.keys.prompt == p).nonzero()[:, 0] for p in (0, 2)]
+    twin[:, rows[1]] = twin[:, rows[0]]
+    side = side_of(dataclasses.replace(batch, indices=twin), world)
+    for method in ("pca", "umap"):
+        first, second = (evaluate(get("signature_embedding"), side, {"method": method}) for _ in range(2))
+        np.testing.assert_array_equal(first.values, second.values)
+        ids = first.axes[0].labels
+        one, other = (ids.index(f"p{p:02d}") for p in (0, 2))
+        np.testing.assert_array_equal(first.values[one], first.values[other])
+        assert first.facts["different signatures"] < 16
+        assert 0 <= first.facts["trustworthiness"] <= 1
+        assert first.interval == Reason("see trustworthiness")
+        group = np.array(first.axes[0].groups)
+        centres = [first.values[group == g].mean(0) for g in "ab"]
+        spread = max(
+            np.linalg.norm(first.values[group == g] - c, axis=1).mean() for g, c in zip("ab", centres, strict=True)
+        )
+        assert np.linalg.norm(centres[0] - centres[1]) > spread
+
+
+@pytest.mark.slow
+def test_another_seed_is_another_umap_but_the_same_pca(world):
+    side = world.inputs_for(get("signature_embedding"))
+    for method, alike in (("pca", True), ("umap", False)):
+        one, other = (evaluate(get("signature_embedding"), side, {"method": method, "seed": s}).values for s in (0, 1))
+        assert np.array_equal(one, other) == alike
+
+
+def test_umap_is_slow_and_pca_is_not():
+    measure = get("signature_embedding")
+    assert measure.is_slow({"method": "umap"}) and not measure.is_slow({}) and not measure.slow
+
+
+def test_distances_of_the_map_are_those_of_the_similarity(world):
+    side = world.inputs_for(get("signature_embedding"))
+    similar = evaluate(get("signature_similarity"), side, {}).values
+    plane = evaluate(get("signature_embedding"), side, {})
+    total = sum(v for k, v in plane.facts.items() if k.startswith("variance"))
+    # All variance is mean squared distance over 2; what two coordinates hold of it is their share.
+    whole = 2 * 3 * (1 - similar)
+    held = ((plane.values[:, None] - plane.values[None]) ** 2).sum(-1)
+    assert held.sum() / whole.sum() == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("knobs", [{"neighbours": 1}, {"seed": -1}])
+def test_a_senseless_neighbourhood_is_refused(knobs, world):
+    from analysis.errors import BadKnob
+
+    with pytest.raises(BadKnob, match="neighbours="):
+        evaluate(get("signature_embedding"), world.inputs_for(get("signature_embedding")), knobs)
+
+
+def test_equal_prompts_leave_nothing_to_spread(world):
+    batch = world.routes(lengths=(1,) * 4)
+    batch = dataclasses.replace(batch, indices=torch.zeros_like(batch.indices) + torch.tensor([0, 1]))
+    with pytest.raises(TooFew, match="same signature"):
+        evaluate(get("signature_embedding"), side_of(batch, world), {})
+    assert math.isnan(evaluate(get("signature_effect"), side_of(batch, world), {}).values[0])
