@@ -70,6 +70,9 @@ class Lane:
         """Give it a task; its messages come through the queue, `Done` or `Failed` last."""
         given = _Given(task, queue.Queue())
         with self._lock:
+            if self._closing.is_set():
+                given.inbox.put(Failed(task.id, STOPPED))
+                return given.inbox
             self._given[task.id] = given
             self._send(task)
             self._wanted.set()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import pytest
 from backend.errors import Refusal
 from backend.runners.device import resolve_device
 from backend.runners.failures import TaskFailed
+from backend.runners.lane import STOPPED
 from backend.runners.local import LocalRunner
 from backend.runners.messages import EvaluateTask
 
 ORPHANS = """
 import sys, time
 from pathlib import Path
+from backend.runners.lane import STOPPED
 from backend.runners.local import LocalRunner
 if __name__ == "__main__":
     runner = LocalRunner(Path(sys.argv[1]), "cpu", eager=True)
@@ -65,15 +68,27 @@ def test_no_worker_starts_before_it_has_something_to_do(tmp_path: Path) -> None:
 
 def test_a_closed_runner_leaves_no_process_and_tells_who_waits(tmp_path: Path) -> None:
     runner = LocalRunner(tmp_path, "cpu", eager=True)
-    messages = runner.run(EvaluateTask("t", "expert_load", {}, (), "slow"))
+    waiting = runner.run(EvaluateTask("waiting", "expert_load", {}, (), "slow"))
+    told: list[str] = []
+
+    def wait() -> None:
+        try:
+            list(waiting)
+        except TaskFailed as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
     end = time.monotonic() + 60
     while not runner.worker("quick") and time.monotonic() < end:
         time.sleep(0.05)
     pids = [pid for lane in ("model", "quick", "slow") if (pid := runner.worker(lane))]
     runner.close()
     assert pids and not any(alive(pid) for pid in pids)
+    thread.join(10)
+    assert told == [STOPPED]
     with pytest.raises(TaskFailed, match="The service stopped"):
-        list(messages)
+        list(runner.run(EvaluateTask("late", "expert_load", {}, (), "quick")))
 
 
 def test_a_device_that_is_not_there_is_refused_by_name() -> None:
