@@ -26,9 +26,6 @@ CONFIG = {
     "doubleClick": "reset",
 }
 
-IN_HEAD = 2
-"""So many knobs stand in the head of a plate; more would push its title away."""
-
 
 @dataclass(frozen=True)
 class Panel:
@@ -54,6 +51,11 @@ class Panel:
     def controls(self) -> list:
         """Its knobs as widgets: the first in the head, the rest under the menu."""
         return controls.knobs(self.measure, self.knobs, self.place.knobs) if self.measure else []
+
+    @property
+    def in_head(self) -> int:
+        """So many knobs stand in the head; more would push the title away."""
+        return 1 if self.place.span < 6 else 2
 
     @property
     def title(self) -> str:
@@ -91,10 +93,10 @@ def plate(panel: Panel) -> html.Section:
             html.H2(panel.title),
             *([tag] if tag else []),
             html.Div(
-                panel.controls()[:IN_HEAD],
+                panel.controls()[: panel.in_head],
                 className="knobs",
             ),
-            *([menu(panel, panel.controls()[IN_HEAD:])] if panel.measure else []),
+            *([menu(panel, panel.controls()[panel.in_head :])] if panel.measure else []),
         ],
         className="plate-head",
     )
@@ -275,9 +277,9 @@ def _facts(panel: Panel) -> list[str]:
         return [t for t in (str(panel.measure.get("unit") or ""), source) if t]
     answer = panel.sides[0].answer
     tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
-    names = " | ".join(
-        dict.fromkeys(f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides[:4])
-    )
+    runs = panel.place.sides == "runs"
+    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
+    names = f"{len({s.label for s in panel.sides})} runs, hollow: step 0" if runs else " | ".join(dict.fromkeys(named))
     interval = (
         f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
         if answer.interval
@@ -285,7 +287,7 @@ def _facts(panel: Panel) -> list[str]:
     )
     extra = [
         f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
-        for k, v in list(answer.facts.items())[:4]
+        for k, v in list(answer.facts.items())[: 0 if runs else 4]
     ]
     return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
 

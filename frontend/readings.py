@@ -119,9 +119,8 @@ def _mosaic(answer: Answer) -> str:
 
 def _scatter(answer: Answer) -> str:
     shown = int(np.isfinite(answer.values).all(1).sum())
-    facts = [
-        f"{k.replace('_', ' ')} {number(float(v))}" for k, v in answer.facts.items() if isinstance(v, int | float)
-    ][:2]
+    shares = {k: float(v) for k, v in answer.facts.items() if isinstance(v, int | float) and v != int(v)}
+    facts = [f"{k.replace('_', ' ')} {number(v)}" for k, v in shares.items()][:2]
     return f"{shown} of {len(answer.values)} shown" + (", " + ", ".join(facts) if facts else "")
 
 

@@ -11,6 +11,7 @@ from frontend import theme
 from frontend.client import Answer
 from frontend.words import number
 
+MOST = 0.75
 LOG_ENDS = ((-2.0, "¼×"), (-1.0, "½×"), (0.0, "1×"), (1.0, "2×"), (2.0, "4×"))
 
 
@@ -112,9 +113,13 @@ def _signed(title: str, values: np.ndarray, band: tuple[float, float, float]) ->
 
 def _magnitude(title: str, values: np.ndarray, band: tuple[float, float, float] | None) -> Scale:
     low, high = float(values.min()), float(values.max())
-    first = number(low)
-    if band and band[1] < high and band[1] >= low - 0.5 * (high - low):
-        low, first = band[1], f"null {number(band[1])}"
+    ticks = [(low, number(low)), (high, number(high))]
+    if band and low - 0.5 * (high - low) <= band[1] < high:
+        named = (band[1], f"null {number(band[1])}")
+        if np.mean(values > band[1]) > MOST:  # colour begins at chance; what little lies below takes its colour
+            low, ticks = band[1], [named, ticks[1]]
+        elif (band[1] - low) / (high - low) < 0.8:
+            ticks.insert(1, named)
     if high <= low:
         high = low + 1e-9 + abs(low) * 1e-6
-    return Scale(title, low, high, tuple(theme.magnitude()), ((low, first), (high, number(high))))
+    return Scale(title, low, high, tuple(theme.magnitude()), tuple(ticks))

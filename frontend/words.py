@@ -11,8 +11,8 @@ def number(x: float, figures: int = 3) -> str:
     """A value to three figures; NaN as a word, so that nobody takes it for zero."""
     if not math.isfinite(x):
         return "undefined" if math.isnan(x) else "∞" if x > 0 else "−∞"
-    if x == 0:
-        return "0"
+    if x == int(x) and abs(x) < 1e6:
+        return f"{int(x):,}".replace("-", "−")
     size = abs(x)
     if size >= 1e5 or size < 1e-4:
         text = f"{x:.{figures - 1}e}"

@@ -40,9 +40,11 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
         axis = "x" if column == 1 else f"x{column}"
         label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
         _names(figure, groups, n, column)
-        figure.update_yaxes(scaleanchor=axis, row=1, col=column)
+        # ranges are set, for an automatic one would make room for the names outside and part the squares' sizes
+        figure.update_xaxes(range=[-0.5, n - 0.5], row=1, col=column)
+        figure.update_yaxes(range=[n - 0.5, -0.5], scaleanchor=axis, row=1, col=column)
     figure.update_xaxes(visible=False, constrain="domain", constraintoward="left")
-    figure.update_yaxes(visible=False, autorange="reversed", constrain="domain", constraintoward="top")
+    figure.update_yaxes(visible=False, constrain="domain", constraintoward="top")
     return figure
 
 
