@@ -1,0 +1,199 @@
+"""Pages and panels against the fake backend: states, sentences, permalinks; no browser."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import httpx
+import pytest
+
+from frontend.app import create_app
+from frontend.callbacks.pages import content, frame, material_of
+from frontend.callbacks.panels import failed, fill
+from frontend.client import Client
+from frontend.panel import plate
+from frontend.places import Place, questions
+from frontend.state import Material, parse
+from tests.frontend.fake_backend import create_fake
+from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
+
+pytestmark = pytest.mark.anyio
+MATERIAL = Material(tuple(CHECKPOINTS), tuple(SETS), tuple(MEASURES))
+LOAD = Place("expert_load")
+HERE = ("/routing", "")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+async def client():
+    made = Client("http://fake", httpx.ASGITransport(create_fake()))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def full():
+    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
+    yield made
+    await made.close()
+
+
+def walk(component):
+    """All components of a tree."""
+    if isinstance(component, list | tuple):
+        return [c for part in component for c in walk(part)]
+    children = getattr(component, "children", None)
+    return [component, *walk(children)] if hasattr(component, "to_plotly_json") else []
+
+
+def words_of(component):
+    if isinstance(component, list | tuple):
+        return " ".join(words_of(c) for c in component)
+    if isinstance(component, str):
+        return component
+    return words_of(getattr(component, "children", None) or [])
+
+
+def test_every_server_callback_is_a_coroutine():
+    server = create_app("http://fake", httpx.ASGITransport(create_fake()))
+    callbacks = [c["callback"] for c in server.state.dash.callback_map.values() if "callback" in c]
+    assert len(callbacks) >= 8
+    plain = [f for f in callbacks if not inspect.iscoroutinefunction(f)]
+    assert not plain
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/coupling", "/typo"]
+)
+async def test_every_page_has_one_h1_and_the_shell_around_it(client, path):
+    page = await content(client, path, "")
+    assert [c.__class__.__name__ for c in walk(page)].count("H1") == 1
+    rail, context = await frame(client, path, "")
+    assert "Overview" in words_of(rail) and "Layer" in words_of(context)
+
+
+async def test_a_measure_no_page_knows_appears_on_its_familys_page(client):
+    page = await content(client, "/routing", "")
+    keys = [c.id["key"] for c in walk(page) if isinstance(getattr(c, "id", None), dict) and c.id["type"] == "place"]
+    assert any(k.startswith("planted_new_measure") for k in keys)
+    assert any(
+        "planted_scalar" in str(c.id) for c in walk(await content(client, "/coupling", "")) if getattr(c, "id", None)
+    )
+
+
+def test_only_page_headers_name_measures():
+    names = {m["name"] for m in MEASURES}
+    root = Path(__file__).resolve().parents[2] / "frontend"
+    for file in root.rglob("*.py"):
+        if file.parent.name == "pages":
+            continue
+        strings = {
+            n.value
+            for n in ast.walk(ast.parse(file.read_text()))
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        }
+        assert not strings & names, file
+
+
+async def test_what_is_not_asked_shows_its_price_and_one_button(client):
+    filled = await fill(client, LOAD, HERE, ask=False)
+    section = plate(filled.panel)
+    assert filled.panel.state == "not-asked" and filled.figure is None
+    assert "Not asked yet" in words_of(section) and "8,192 tokens" in words_of(section)
+    assert [c for c in walk(section) if getattr(c, "data-act", None) == "ask"]
+
+
+async def test_asking_puts_the_question_for_the_checkpoint_and_its_step_0(client):
+    filled = await fill(client, LOAD, HERE, ask=True)
+    assert filled.panel.state == "running" and len(filled.panel.jobs) == 2
+    assert [a.question.checkpoints[0] for a in filled.panel.asked] == ["aux/step-02000", "aux/step-00000"]
+
+
+async def test_a_stored_answer_is_drawn_with_all_that_must_stand_beside_it(full):
+    filled = await fill(full, LOAD, HERE, ask=False)
+    text = words_of(plate(filled.panel))
+    assert filled.panel.state == "done" and filled.figure is not None
+    for said in (
+        "load over uniform",
+        "4,096 tokens",
+        "null: planted uniform routing",
+        "95%",
+        "planted for tests",
+        "A planted number.",
+        "step 0",
+    ):
+        assert said in text, said
+
+
+async def test_a_dense_checkpoint_is_refused_by_name_on_the_plate(full):
+    filled = await fill(full, LOAD, ("/routing", "?a=dense/step-02000"), ask=False)
+    assert filled.panel.state == "refused" and "dense/step-02000 is dense" in words_of(plate(filled.panel))
+
+
+async def test_an_unknown_checkpoint_is_refused_with_the_way_out(full):
+    filled = await fill(full, LOAD, ("/routing", "?a=gone/step-1"), ask=False)
+    assert "“gone/step-1” is not loaded. Choose one" in filled.panel.message
+
+
+async def test_a_failed_job_says_so_where_it_was_asked(client):
+    told = failed(await fill(client, LOAD, HERE, ask=False), ["The worker ran out of memory."])
+    assert told.panel.state == "failed"
+    assert "The worker ran out of memory." in words_of(plate(told.panel)) and "Ask again" in words_of(plate(told.panel))
+
+
+async def test_compare_asks_both_sides_and_draws_them_in_one_figure(full):
+    filled = await fill(
+        full, Place("expert_load", sides="pair"), ("/compare", "?a=aux/step-02000&b=none/step-02000"), ask=False
+    )
+    assert [s.role for s in filled.panel.sides] == ["a", "b"]
+    assert len({(t.zmin, t.zmax) for t in filled.figure.data}) == 1
+
+
+async def test_a_two_sided_measure_is_asked_of_both_at_once(full):
+    asked = questions(
+        Place("load_difference", sides="both"),
+        parse("/compare", "?a=aux/step-02000&b=free/step-02000", MATERIAL),
+        MATERIAL,
+    )
+    assert asked[0].question.checkpoints == ("aux/step-02000", "free/step-02000")
+
+
+async def test_a_measure_of_weights_is_asked_without_prompts():
+    asked = questions(Place("router_cosine"), parse("/router", "", MATERIAL), MATERIAL)
+    assert asked[0].question.prompts is None
+
+
+async def test_the_overview_asks_every_run_that_has_a_router(full):
+    filled = await fill(full, Place("load_violation", sides="runs"), ("/", ""), ask=False)
+    assert {s.label for s in filled.panel.sides} == {"aux 2,000", "free 2,000", "kmeans 2,000", "none 2,000"}
+    assert sum(s.role == "control" for s in filled.panel.sides) == 4
+
+
+async def test_without_a_backend_the_page_says_so_and_the_rail_stays():
+    away = Client("http://127.0.0.1:9")
+    page = await content(away, "/routing", "")
+    assert "127.0.0.1:9 does not answer" in words_of(page) and "Try again" in words_of(page)
+    rail, _ = await frame(away, "/routing", "")
+    assert "Routing" in words_of(rail)
+    await away.close()
+
+
+def test_the_url_holds_the_state_and_links_keep_what_was_chosen():
+    state = parse("/routing", "?a=free/step-00500&layer=2&k.expert_load.count=served", MATERIAL)
+    assert (state.a, state.layer, state.knobs["expert_load.count"]) == ("free/step-00500", 2, "served")
+    assert state.url("/compare") == "/compare?a=free/step-00500&layer=2"
+    asked = questions(LOAD, state, MATERIAL)
+    assert asked[0].question.knobs == {"count": "served"}
+
+
+def test_what_the_url_leaves_open_is_two_different_routers_at_their_last_step():
+    state = parse("/", "", MATERIAL)
+    assert (state.a, state.b, state.prompts) == ("aux/step-02000", "free/step-02000", "four-tasks")
+
+
+async def test_the_material_is_what_the_backend_holds(client):
+    assert (await material_of(client)).start_of("free/step-02000")["id"] == "free/step-00000"
