@@ -25,9 +25,8 @@ from backend.runners.messages import (
     Message,
     Progress,
     ResultReady,
-    RoutesReady,
+    ShardReady,
     SideFiles,
-    StateReady,
     Task,
 )
 from backend.store import Store
@@ -138,20 +137,21 @@ class Answering:
     def _pass(self, task: CaptureTask, ticket: Ticket, tell: Callable[[Progress], None]) -> None:
         start, tokens = time.monotonic(), 0
         for message in self._run(task, ticket, tell):
-            self._keep(message, task)
-            if isinstance(message, RoutesReady):
+            if isinstance(message, ShardReady):
+                self._keep(message, task.checkpoint)
                 tokens += message.tokens
         if tokens:
             self._pace[task.checkpoint.fingerprint or ""] = tokens / (time.monotonic() - start)
 
-    def _keep(self, message: Message, task: CaptureTask) -> None:
-        about = {"checkpoint": task.checkpoint.id, "fingerprint": task.checkpoint.fingerprint}
-        if isinstance(message, StateReady):
-            self._store.put_state_file(message.key, message.statistic, about, message.artifact)
-        if isinstance(message, RoutesReady):
-            shard = next(work for work in task.shards if work.routes == message.key)
-            about |= {"prompts": [[p.id, text_digest(p.text)] for p in shard.prompts], "tokens": message.tokens}
-            self._store.put_chunk(message.key, 0, about, message.artifact)
+    def _keep(self, shard: ShardReady, checkpoint: Checkpoint) -> None:
+        about = {
+            "checkpoint": checkpoint.id,
+            "fingerprint": checkpoint.fingerprint,
+            "prompts": [[p.id, text_digest(p.text)] for p in shard.work.prompts],
+            "tokens": shard.tokens,
+        }
+        routes = (shard.work.routes, shard.routes) if shard.work.routes and shard.routes else None
+        self._store.put_shard(about, shard.states, routes)
 
     def _evaluate(self, question: Question, ticket: Ticket) -> Result:
         plan = planner.plan(question, self._store)

@@ -90,22 +90,13 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class StateReady:
-    """A shard's state lies whole in this file."""
+class ShardReady:
+    """A shard's files lie whole on disk: states (key -> statistic and file), and its routing under `work.routes`."""
 
     task: str
-    key: str
-    statistic: str
-    artifact: Artifact
-
-
-@dataclass(frozen=True)
-class RoutesReady:
-    """A shard's routing chunk lies whole in this Parquet file."""
-
-    task: str
-    key: str
-    artifact: Artifact
+    work: ShardWork
+    states: Mapping[str, tuple[str, Artifact]]
+    routes: Artifact | None
     tokens: int
 
 
@@ -134,4 +125,4 @@ class Failed:
     refusal: bool = False
 
 
-Message = Ready | Progress | Loaded | StateReady | RoutesReady | ResultReady | Done | Failed
+Message = Ready | Progress | Loaded | ShardReady | ResultReady | Done | Failed

@@ -10,7 +10,7 @@ from analysis.statistic import State, Statistic
 from analysis.statistic import get as get_statistic
 from backend.capture import capture
 from backend.runners.failures import TaskFailed
-from backend.runners.messages import CaptureTask, Loaded, Message, Progress, RoutesReady, ShardWork, StateReady
+from backend.runners.messages import CaptureTask, Loaded, Message, Progress, ShardReady, ShardWork
 from backend.runners.residents import Resident, Residents
 from backend.runners.routes_chunk import RoutesChunk
 from backend.store.arrays import Arrays
@@ -56,7 +56,7 @@ def _shard(
     resident = residents.get(task.checkpoint)
     needs = frozenset().union(*(s.needs for s in wanted)) | {"routes"}
     states: dict[str, State] = {s.name: s.empty(resident.anatomy.shape) for s in wanted}
-    chunk = RoutesChunk()
+    chunk, tokens = RoutesChunk(), 0
     for batch in capture(resident.model, resident.anatomy, resident.tokenizer, work.prompts, task.capture, needs):
         route = batch.route
         if route is None:
@@ -65,11 +65,11 @@ def _shard(
             states[statistic.name] = _added(statistic, states[statistic.name], route, batch.layers)
         if work.routes:
             chunk.add(route)
+        tokens += len(route.keys)
         yield meter.add(len(route.keys))
-    for name, key in work.statistics.items():
-        yield StateReady(task.id, key, name, arrays.put_state(states[name]))
-    if work.routes:
-        yield RoutesReady(task.id, work.routes, arrays.put_bytes(chunk.parquet(), "routes", ".parquet"), chunk.tokens)
+    files = {key: (name, arrays.put_state(states[name])) for name, key in work.statistics.items()}
+    routes = arrays.put_bytes(chunk.parquet(), "routes", ".parquet") if work.routes else None
+    yield ShardReady(task.id, work, files, routes, tokens)
 
 
 def _added(statistic: Statistic, state: State, route: RouteBatch, layers: tuple[LayerBatch, ...]) -> State:

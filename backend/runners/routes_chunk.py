@@ -28,13 +28,11 @@ class RoutesChunk:
     """Collects batches; columnar from the start, never an object per token."""
 
     def __init__(self) -> None:
-        self.tokens = 0
         self._tables: list[pa.Table] = []
 
     def add(self, batch: RouteBatch) -> None:
         """One row per layer, token and slot; `layer` is the decoder's label, `role` 0 prompt, 1 generated."""
         layers, tokens, slots = batch.indices.shape
-        self.tokens += tokens
         keys = batch.keys
 
         def per_token(values) -> np.ndarray:

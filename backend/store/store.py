@@ -76,18 +76,32 @@ class Store:
 
     def put_state_file(self, key: str, statistic: str, meta: Mapping[str, Any], artifact: Artifact) -> str:
         """Keep a state that a worker has written already (`Arrays.put_state`)."""
-        state = self.arrays.get_state(artifact)
-        rows = signature_rows(key, state, meta) if state else None
-        with self._database.writing() as write:
-            _keep(write, artifact)
-            write.run(
-                "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)",
-                [key, statistic, json.dumps(dict(meta)), artifact.digest, _now()],
-            )
-            write.run("DELETE FROM signatures WHERE key = ?", [key])
-            if rows is not None:
-                write.append("signatures", rows)
+        self.put_shard(meta, {key: (statistic, artifact)})
         return artifact.digest
+
+    def put_shard(
+        self,
+        meta: Mapping[str, Any],
+        states: Mapping[str, tuple[str, Artifact]],
+        routes: tuple[str, Artifact] | None = None,
+    ) -> None:
+        """Keep what a worker wrote of some prompts, all or nothing: states by key, the chunk of their routing."""
+        counts = [(key, artifact) for key, (statistic, artifact) in states.items() if statistic == "prompt_counts"]
+        found = {key: self.arrays.get_state(artifact) for key, artifact in counts}
+        rows = {key: signature_rows(key, state, meta) for key, state in found.items() if state}
+        about = json.dumps(dict(meta))
+        with self._database.writing() as write:
+            for key, (statistic, artifact) in states.items():
+                _keep(write, artifact)
+                row = [key, statistic, about, artifact.digest, _now()]
+                write.run("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)", row)
+            for key, table in rows.items():
+                write.run("DELETE FROM signatures WHERE key = ?", [key])
+                if table is not None:
+                    write.append("signatures", table)
+            if routes:
+                _keep(write, routes[1])
+                write.run("INSERT OR REPLACE INTO chunks VALUES (?, 0, ?, ?)", [routes[0], routes[1].digest, about])
 
     def has_state(self, key: str) -> bool:
         """Whether a state is kept under this key, without reading it."""
