@@ -15,6 +15,7 @@ from typing import Any
 from analysis.result import Result
 from analysis.slots import SLOTS, text_digest
 from backend import planner
+from backend.checkpoints import Checkpoint
 from backend.question import Question, capture_key, digest
 from backend.runners import Runner
 from backend.runners.failures import TaskCancelled, TaskFailed
@@ -32,6 +33,7 @@ from backend.runners.messages import (
 from backend.store import Store
 
 VERSIONED = ("moe-geometry", "torch", "transformers")
+MOST_NOTES = 3
 SEED = 0
 """Nothing is drawn from a clock: nulls are seeded by content, samples by a hash with this seed."""
 
@@ -149,6 +151,7 @@ class Answering:
             "fingerprint": checkpoint.fingerprint,
             "prompts": [[p.id, text_digest(p.text)] for p in shard.work.prompts],
             "tokens": shard.tokens,
+            "notes": shard.notes,
         }
         routes = (shard.work.routes, shard.routes) if shard.work.routes and shard.routes else None
         self._store.put_shard(about, shard.states, routes)
@@ -161,7 +164,8 @@ class Answering:
         task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))
         for message in self._run(task, ticket, ticket.progress):
             if isinstance(message, ResultReady):
-                return message.result
+                notes = self._store.notes([key for side in plan.sides for key in side.keys])
+                return replace(message.result, caveats=(*message.result.caveats, *_few(notes)))
         raise TaskFailed(f"{question.measure.name} ended without a result.")
 
     def _run(self, task: Task, ticket: Ticket, told: Callable[[Progress], None]) -> Iterator[Message]:
@@ -235,6 +239,12 @@ class _Passes:
             check()
             if seen:
                 told(seen)
+
+
+def _few(notes: list[str]) -> list[str]:
+    """What a pass left out, as caveats; a long list is cut and says so."""
+    more = len(notes) - MOST_NOTES
+    return notes if more <= 0 else [*notes[:MOST_NOTES], f"{more} more notes of this kind are kept with the states"]
 
 
 def _lane(question: Question) -> Lane:

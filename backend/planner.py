@@ -44,10 +44,11 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """One checkpoint of a question: stored states per statistic in prompt order, and the shards still to run."""
+    """One checkpoint of a question: its stored states in prompt order, their keys, and what is still to run."""
 
     checkpoint: Checkpoint
     stored: Mapping[str, tuple[Artifact, ...]]
+    keys: tuple[str, ...]
     missing: tuple[ShardWork, ...]
 
 
@@ -81,7 +82,7 @@ def plan(question: Question, kept: Kept) -> Plan:
 def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
     """What is stored and what is missing for one checkpoint of this question."""
     if question.prompts is None:
-        return Side(checkpoint, {}, ())
+        return Side(checkpoint, {}, (), ())
     asked = question.measure.statistics
     pieces = [(prompts, _keys(question, checkpoint, prompts)) for prompts in shards(question.prompts)]
     files = kept.state_files([key for _, keys in pieces for key in keys.values()])
@@ -95,7 +96,8 @@ def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
         for (prompts, keys), route in zip(lacking, routes, strict=True)
     )
     stored = {name: tuple(files[keys[name]] for _, keys in pieces if keys[name] in files) for name in asked}
-    return Side(checkpoint, stored, missing)
+    found = tuple(keys[name] for _, keys in pieces for name in asked if keys[name] in files)
+    return Side(checkpoint, stored, found, missing)
 
 
 def tokens(part: Side, capture: CaptureOptions) -> int:

@@ -98,6 +98,7 @@ class ShardReady:
     states: Mapping[str, tuple[str, Artifact]]
     routes: Artifact | None
     tokens: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def _shard(
     resident = residents.get(task.checkpoint)
     needs = frozenset().union(*(s.needs for s in wanted)) | {"routes"}
     states: dict[str, State] = {s.name: s.empty(resident.anatomy.shape) for s in wanted}
-    chunk, tokens = RoutesChunk(), 0
+    chunk, tokens, notes = RoutesChunk(), 0, []
     for batch in capture(resident.model, resident.anatomy, resident.tokenizer, work.prompts, task.capture, needs):
         route = batch.route
         if route is None:
@@ -66,10 +66,11 @@ def _shard(
         if work.routes:
             chunk.add(route)
         tokens += len(route.keys)
+        notes += batch.notes
         yield meter.add(len(route.keys))
     files = {key: (name, arrays.put_state(states[name])) for name, key in work.statistics.items()}
     routes = arrays.put_bytes(chunk.parquet(), "routes", ".parquet") if work.routes else None
-    yield ShardReady(task.id, work, files, routes, tokens)
+    yield ShardReady(task.id, work, files, routes, tokens, tuple(notes))
 
 
 def _added(statistic: Statistic, state: State, route: RouteBatch, layers: tuple[LayerBatch, ...]) -> State:

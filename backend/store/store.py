@@ -118,6 +118,12 @@ class Store:
         found = {key: _artifact(row) for key, *row in self._database.rows(query, [keys])}
         return {key: artifact for key, artifact in found.items() if (self.folder / artifact.path).is_file()}
 
+    def notes(self, keys: list[str]) -> list[str]:
+        """What was said of the passes behind these states (prompts cut, prompts without a token), each once."""
+        query = "SELECT meta FROM states WHERE key IN (SELECT unnest(?)) ORDER BY created, key"
+        said = [note for (meta,) in self._database.rows(query, [keys]) for note in json.loads(meta).get("notes", ())]
+        return list(dict.fromkeys(said))
+
     def get_state(self, key: str) -> State | None:
         """The state, or None: never kept, or its file is gone or damaged."""
         artifact = self._artifact("states", key)
@@ -185,24 +191,6 @@ class Store:
         """The array, memory-mapped and read-only, or None."""
         artifact = self._by_digest(digest)
         return self.arrays.get_array(artifact) if artifact else None
-
-    def put_chunk(self, key: str, position: int, about: Mapping[str, Any], artifact: Artifact) -> None:
-        """Name a file as the chunk at this position of a long array (routing of many tokens)."""
-        with self._database.writing() as write:
-            _keep(write, artifact)
-            write.run(
-                "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)",
-                [key, position, artifact.digest, json.dumps(dict(about))],
-            )
-
-    def chunks(self, key: str) -> list[tuple[dict[str, Any], Artifact]]:
-        """The chunks of a long array in order, each with what was said about it."""
-        query = (
-            "SELECT c.about, a.digest, a.kind, a.dtype, a.shape, a.bytes, a.path "
-            "FROM chunks c JOIN artifacts a ON a.digest = c.artifact "
-            "WHERE c.key = ? ORDER BY c.position"
-        )
-        return [(json.loads(about), _artifact(row)) for about, *row in self._database.rows(query, [key])]
 
     def chunk_keys(self, keys: list[str]) -> set[str]:
         """Those of these keys under which a chunk is kept."""
