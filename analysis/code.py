@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-DECLARATIONS = frozenset(f"analysis.{name}" for name in ("code", "errors", "measure", "result", "slots", "statistic"))
+DECLARATIONS = frozenset(
+    f"analysis.{name}" for name in ("code", "errors", "knob", "measure", "result", "slots", "statistic")
+)
 """What says how things are declared and carried; nothing in it decides a number, so it stays out of the keys."""
 
 

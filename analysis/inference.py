@@ -105,7 +105,9 @@ def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Gene
         counts = [a for s in side.states.values() for a in s.arrays.values() if not a.is_floating_point()]
         for tensor in (*counts, *side.weights.values()):
             numbers = tensor.detach().cpu()
-            digest.update(np.sort((numbers.double() if numbers.is_floating_point() else numbers).numpy(), axis=None))
+            digest.update(
+                np.sort((numbers.double() if numbers.is_floating_point() else numbers).numpy(), axis=None).tobytes()
+            )
         digest.update(repr(sorted({key for s in side.states.values() for key in s.prompts.keys})).encode())
     return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "big") >> 1)
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from analysis.code import code_of
-from analysis.errors import BadDeclaration, BadKnob, UnknownName
+from analysis.errors import BadDeclaration, UnknownName
+from analysis.knob import Knob, docstring_section, signature
 from analysis.result import Axis, Reason
 from analysis.slots import SLOTS, Shape
 from analysis.statistic import State, statistics
@@ -75,28 +75,6 @@ class Chance:
     high: Tensor
     how: str
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One keyword of a measure that a person may turn; no knob ever runs a model again."""
-
-    name: str
-    kind: Literal["choice", "bool", "int", "float"]
-    default: Any
-    choices: tuple[Any, ...] = ()
-
-    def check(self, value: Any) -> Any:
-        """The value in the knob's own type; raises `BadKnob`."""
-        wanted = {"bool": bool, "int": int, "float": float}.get(self.kind)
-        if self.kind == "choice" and value in self.choices:
-            return value
-        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if wanted and isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
-            return value
-        right = f"one of {list(self.choices)}" if self.kind == "choice" else f"a value of type {self.kind}"
-        raise BadKnob(f"knob {self.name!r} is {value!r}; it takes {right}")
 
 
 @dataclass
@@ -161,28 +139,6 @@ class Measure:
         return {name: knob.check(knobs.get(name, knob.default)) for name, knob in known.items()}
 
 
-def docstring_section(function: Callable, title: str) -> str:
-    """One section of a Google docstring as a single line.
-
-    Returns:
-        The section's text; empty if it is not there.
-
-    Source:
-        Ours: a figure's caveat is written once, where the formula is.
-    """
-    lines = (inspect.getdoc(function) or "").splitlines()
-    try:
-        start = next(i for i, line in enumerate(lines) if line.strip() == f"{title}:")
-    except StopIteration:
-        return ""
-    body = []
-    for line in lines[start + 1 :]:
-        if line.strip() and not line.startswith(" "):
-            break
-        body.append(line.strip())
-    return " ".join(body).strip()
-
-
 _REGISTRY: dict[str, Measure] = {}
 
 
@@ -219,7 +175,7 @@ def measure(
     """
 
     def register(function: Callable) -> Measure:
-        name, (inputs, knobs) = function.__name__, _signature(function)
+        name, (inputs, knobs) = function.__name__, signature(function)
         sides = tuple(p for p in inputs if p in SIDES)
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
@@ -227,25 +183,9 @@ def measure(
             raise BadDeclaration(
                 f"measure {name!r}: slow_if names {sorted(unknown)}; its knobs: {[k.name for k in knobs]}"
             )
-        _REGISTRY[name] = Measure(
-            name,
-            function,
-            title,
-            question,
-            unit,
-            family,
-            source,
-            axes,
-            read,
-            sides,
-            knobs,
-            interval,
-            null,
-            needs_selection,
-            plug_in,
-            slow,
-            dict(slow_if or {}),
-        )
+        about = (title, question, unit, family, source)
+        rules = (interval, null, needs_selection, plug_in, slow, dict(slow_if or {}))
+        _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
         return _REGISTRY[name]
 
     return register
@@ -267,25 +207,6 @@ def _check(
         raise BadDeclaration(
             f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}"
         )
-
-
-def _signature(function: Callable) -> tuple[list[str], tuple[Knob, ...]]:
-    hints = typing.get_type_hints(function)
-    inputs, knobs = [], []
-    for p in inspect.signature(function).parameters.values():
-        if p.kind is not inspect.Parameter.KEYWORD_ONLY:
-            inputs.append(p.name)
-            continue
-        hint = hints[p.name]
-        if typing.get_origin(hint) is Literal:
-            knobs.append(Knob(p.name, "choice", p.default, typing.get_args(hint)))
-        elif hint in (bool, int, float):
-            knobs.append(Knob(p.name, hint.__name__, p.default))
-        else:
-            raise BadDeclaration(
-                f"{function.__name__}: knob {p.name!r} is annotated {hint}; use Literal, bool, int or float"
-            )
-    return inputs, tuple(knobs)
 
 
 @cache

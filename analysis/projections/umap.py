@@ -51,4 +51,4 @@ def umap_coordinates(
             random_state=seed,
             n_jobs=1,
         )
-        return torch.from_numpy(fit.fit_transform(table).astype(np.float64))
+        return torch.from_numpy(np.asarray(fit.fit_transform(table), dtype=np.float64))

@@ -14,7 +14,8 @@ import pytest
 import analysis
 from analysis.code import code_digest, code_of
 from analysis.errors import BadDeclaration, GeometryError
-from analysis.measure import docstring_section, get, measure, measures
+from analysis.knob import docstring_section
+from analysis.measure import get, measure, measures
 from analysis.statistic import Spec, statistic, statistics
 
 NUMBER = itertools.count()
@@ -168,7 +169,10 @@ def public_functions():
                 yield f"{info.name}.{name}", thing
 
 
-@pytest.mark.parametrize(("name", "function"), list(public_functions()), ids=[n for n, _ in public_functions()])
+PUBLIC = dict(public_functions())
+
+
+@pytest.mark.parametrize(("name", "function"), PUBLIC.items(), ids=list(PUBLIC))
 def test_a_public_function_says_what_it_gives_and_whose_idea_it_is(name, function):
     first = (inspect.getdoc(function) or "").splitlines()
     assert first and first[0].strip().endswith((".", "?", ":")), name
