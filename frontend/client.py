@@ -1,18 +1,16 @@
-"""What the pages know of the backend: one async client, and its answers as frozen values with numpy arrays."""
+"""What the pages know of the backend: one async client over its API."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import numpy as np
-import pyarrow as pa
+
+from frontend.answer import Answer, decode_arrow, decode_json
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -27,50 +25,6 @@ class Refusal(Exception):
 
 class Unreachable(Refusal):
     """Nobody answers at the backend's address."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A named axis of an answer; `groups` sorts its labels, for instance prompts into categories."""
-
-    name: str
-    labels: tuple[str, ...]
-    groups: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Band:
-    """Two bounds (null or interval), each broadcastable to the values, with the null's mean where there is one."""
-
-    low: np.ndarray
-    high: np.ndarray
-    how: str
-    mean: np.ndarray | None = None
-    level: float = 0.95
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One measure's values, everything that must stand beside them, and where they came from."""
-
-    measure: str
-    values: np.ndarray
-    axes: tuple[Axis, ...]
-    unit: str
-    null: Band | None
-    null_reason: str
-    interval: Band | None
-    interval_reason: str
-    caveats: tuple[str, ...]
-    facts: Mapping[str, Any]
-    tokens: int
-    prompts: int
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """The store's key of this answer."""
-        return str(self.provenance.get("key", ""))
 
 
 @dataclass(frozen=True)
@@ -108,65 +62,6 @@ class Question:
             "prompts": self.prompts,
             "knobs": dict(self.knobs),
         }
-
-
-def decode_json(data: Mapping[str, Any]) -> Answer:
-    """An answer from the API's JSON, where non-finite numbers are the strings NaN, Infinity and -Infinity."""
-    null, interval = data["null"], data["interval"]
-    bands = {}
-    if "reason" not in null:
-        bands["null"] = Band(_array(null["low"]), _array(null["high"]), null["how"], _array(null["mean"]))
-    if "reason" not in interval:
-        bands["interval"] = Band(
-            _array(interval["low"]), _array(interval["high"]), interval["how"], None, interval["level"]
-        )
-    return _answer(data, _array(data["values"]), bands)
-
-
-def decode_arrow(content: bytes) -> Answer:
-    """An answer from an Arrow stream: flat columns, and everything else as JSON in the schema's metadata."""
-    table = pa.ipc.open_stream(io.BytesIO(content)).read_all()
-    data = json.loads(table.schema.metadata[b"answer"])
-    shape = tuple(data["shape"])
-
-    def column(name: str) -> np.ndarray:
-        return table.column(name).to_numpy().astype(np.float64).reshape(shape)
-
-    bands = {}
-    if "null_low" in table.column_names:
-        bands["null"] = Band(column("null_low"), column("null_high"), data["null"]["how"], column("null_mean"))
-    if "interval_low" in table.column_names:
-        told = data["interval"]
-        bands["interval"] = Band(column("interval_low"), column("interval_high"), told["how"], None, told["level"])
-    return _answer(data, column("values"), bands)
-
-
-def _answer(data: Mapping[str, Any], values: np.ndarray, bands: Mapping[str, Band]) -> Answer:
-    return Answer(
-        measure=data["measure"],
-        values=values,
-        axes=tuple(
-            Axis(a["name"], tuple(map(str, a["labels"])), tuple(a["groups"]) if a.get("groups") else None)
-            for a in data["axes"]
-        ),
-        unit=data["unit"],
-        null=bands.get("null"),
-        null_reason=data["null"].get("reason", ""),
-        interval=bands.get("interval"),
-        interval_reason=data["interval"].get("reason", ""),
-        caveats=tuple(data["caveats"]),
-        facts=dict(data["facts"]),
-        tokens=data["tokens"],
-        prompts=data["prompts"],
-        provenance=data.get("provenance", {}),
-    )
-
-
-def _array(x: Any) -> np.ndarray:
-    def numbers(item: Any) -> Any:
-        return [numbers(i) for i in item] if isinstance(item, list) else float(item)
-
-    return np.asarray(numbers(x), dtype=np.float64)
 
 
 class Client:

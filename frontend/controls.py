@@ -7,6 +7,8 @@ from typing import Any
 
 from dash import dcc, html
 
+from frontend.attributes import hyphened
+
 FEW = 4
 
 
@@ -35,7 +37,7 @@ def knob(measure: Mapping[str, Any], told: Mapping[str, Any], value: Any) -> htm
     entry = dcc.Input(
         value=str(value), debounce=True, type="text", className="entry", id={"type": "entry", "parameter": parameter}
     )
-    return html.Label([html.Span(name), entry], className="field", **{"data-parameter": parameter})
+    return html.Label([html.Span(name), entry], className="field", **hyphened({"data-parameter": parameter}))
 
 
 def segments(name: str, parameter: str, options: tuple[tuple[str, str], ...], value: str, told: str = "") -> html.Div:
@@ -44,12 +46,14 @@ def segments(name: str, parameter: str, options: tuple[tuple[str, str], ...], va
         html.Button(
             text,
             type="button",
-            **{"data-parameter": parameter, "data-value": option, "aria-pressed": str(option == value).lower()},
+            **hyphened(
+                {"data-parameter": parameter, "data-value": option, "aria-pressed": str(option == value).lower()}
+            ),
         )
         for text, option in options
     ]
     front = [html.Span(told, className="segments-name")] if told else []
-    return html.Div(front + buttons, className="segments", role="group", **{"aria-label": name})
+    return html.Div(front + buttons, className="segments", role="group", **hyphened({"aria-label": name}))
 
 
 def pick(name: str, parameter: str, options: tuple[str, ...], value: str) -> html.Details:
@@ -59,13 +63,15 @@ def pick(name: str, parameter: str, options: tuple[str, ...], value: str) -> htm
             option,
             type="button",
             className="menu-line",
-            **{"data-parameter": parameter, "data-value": option, "aria-pressed": str(option == value).lower()},
+            **hyphened(
+                {"data-parameter": parameter, "data-value": option, "aria-pressed": str(option == value).lower()}
+            ),
         )
         for option in options
     ]
     head = html.Summary(
-        [value, html.Span(className="icon i-chevron", **{"aria-hidden": "true"})],
+        [value, html.Span(className="icon i-chevron", **hyphened({"aria-hidden": "true"}))],
         className="small-button",
-        **{"aria-label": f"{name}: {value}"},
+        **hyphened({"aria-label": f"{name}: {value}"}),
     )
     return html.Details([head, html.Div(buttons, className="menu-open")], className="menu pick")

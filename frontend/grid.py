@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_ag_grid as dag
@@ -16,7 +15,7 @@ _PARAMETERS = (
 
 
 def table(
-    name: Any, columns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], height: int | None = None
+    name: Any, columns: list[dict[str, Any]], rows: list[dict[str, Any]], height: int | None = None
 ) -> dag.AgGrid:
     """An AG Grid in the product's look; without `height` it is as tall as its rows."""
     options = {
@@ -25,8 +24,8 @@ def table(
     }
     return dag.AgGrid(
         id=name,
-        columnDefs=list(columns),
-        rowData=list(rows),
+        columnDefs=columns,
+        rowData=rows,
         dashGridOptions=options,
         defaultColDef={"sortable": True, "resizable": True},
         style={"height": height, "width": "100%"},

@@ -8,6 +8,7 @@ from typing import Any
 from dash import html
 
 from frontend import words
+from frontend.attributes import hyphened
 from frontend.state import Material
 
 GROUPS = (
@@ -27,7 +28,7 @@ def chip(jobs: Sequence[Mapping[str, Any]]) -> list:
         return [html.Span("no jobs", className="ink-3")]
     done = sum(float(j.get("fraction") or 0) for j in active) / len(active)
     count = f"{len(active)} job" + ("s" if len(active) > 1 else "")
-    ring = html.Span(className="ring", style={"--done": f"{done * 100:.0f}%"}, **{"aria-hidden": "true"})
+    ring = html.Span(className="ring", style={"--done": f"{done * 100:.0f}%"}, **hyphened({"aria-hidden": "true"}))
     return [ring, html.Span(f"{count}, {done:.0%}", className="num")]
 
 
@@ -58,7 +59,7 @@ def _job(job: Mapping[str, Any], material: Material) -> html.Div:
                 "Cancel",
                 type="button",
                 className="textual",
-                **{"data-act": "cancel-job", "data-job": job["id"], "aria-label": f"Cancel {title}, {names}"},
+                **hyphened({"data-act": "cancel-job", "data-job": job["id"], "aria-label": f"Cancel {title}, {names}"}),
             )
         )
     parts: list = [html.Div(head, className="row")]
@@ -66,7 +67,9 @@ def _job(job: Mapping[str, Any], material: Material) -> html.Div:
         parts.append(html.Div(job.get("stage") or "waiting for the worker", className="t-note ink-2"))
         parts.append(
             html.Progress(
-                value=str(job.get("fraction") or 0), max="1", **{"aria-label": f"Progress of {title}, {names}"}
+                value=str(job.get("fraction") or 0),
+                max="1",
+                **hyphened({"aria-label": f"Progress of {title}, {names}"}),
             )
         )
         if job.get("eta_seconds"):
@@ -75,7 +78,7 @@ def _job(job: Mapping[str, Any], material: Material) -> html.Div:
         parts.append(html.Div(job["message"], className="t-note " + ("error" if job["state"] == "failed" else "ink-3")))
     else:
         parts.append(html.Div(_when(job), className="t-note ink-3"))
-    return html.Div(parts, className=f"job is-{job['state']}", **{"data-job-state": job["state"]})
+    return html.Div(parts, className=f"job is-{job['state']}", **hyphened({"data-job-state": job["state"]}))
 
 
 def _when(job: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from dash import html
 
+from frontend.attributes import hyphened
+
 if TYPE_CHECKING:
     from frontend.panel import Panel
 
@@ -18,9 +20,9 @@ def menu(panel: Panel, settings: Sequence) -> html.Details:
     A native disclosure: a component library's menu puts aria-haspopup on a bare div, which axe calls critical.
     """
     summary = html.Summary(
-        html.Span(className="icon i-more", **{"aria-hidden": "true"}),
+        html.Span(className="icon i-more", **hyphened({"aria-hidden": "true"})),
         className="bare small",
-        **{"aria-label": f"Menu of {panel.title}"},
+        **hyphened({"aria-label": f"Menu of {panel.title}"}),
     )
     return html.Details([summary, html.Div(_lines(panel, settings), className="menu-open")], className="menu")
 
@@ -35,7 +37,7 @@ def _lines(panel: Panel, settings: Sequence) -> list:
     ]
     if drawn:
         key = panel.sides[0].answer.key
-        lines += [_act("table", "As a table", "table", "v", **{"data-answer": key}), html.Hr()]
+        lines += [_act("table", "As a table", "table", "v", **hyphened({"data-answer": key})), html.Hr()]
         lines += [html.Div([_act("down", "PNG", "png"), _act("", "SVG", "svg")], className="menu-pair")]
         files = [
             html.A(
@@ -64,7 +66,7 @@ def _meaning(panel: Panel) -> html.Details:
     parts.append(html.P(f"Source: {measure.get('source')}.", className="ink-3"))
     head = html.Summary(
         [
-            html.Span(className="icon i-help", **{"aria-hidden": "true"}),
+            html.Span(className="icon i-help", **hyphened({"aria-hidden": "true"})),
             html.Span("What does this mean?"),
             html.Span(className="grow"),
             html.Kbd("h"),
@@ -75,18 +77,19 @@ def _meaning(panel: Panel) -> html.Details:
 
 
 def _act(glyph: str, text: str, act: str, key: str = "", **more: str) -> html.Button:
-    parts = [html.Span(className=f"icon i-{glyph}", **{"aria-hidden": "true"})] if glyph else []
+    parts = [html.Span(className=f"icon i-{glyph}", **hyphened({"aria-hidden": "true"}))] if glyph else []
     parts += [html.Span(text), html.Span(className="grow")]
     parts += [html.Kbd(key)] if key else []
-    return html.Button(parts, type="button", className="menu-line", **({"data-act": act} | more))
+    return html.Button(parts, type="button", className="menu-line", **hyphened({"data-act": act} | more))
 
 
 def _code(title: str, code: str) -> html.Details:
     head = html.Summary(
-        [html.Span(className="icon i-code", **{"aria-hidden": "true"}), html.Span(title)], className="menu-line"
+        [html.Span(className="icon i-code", **hyphened({"aria-hidden": "true"})), html.Span(title)],
+        className="menu-line",
     )
     return html.Details(
-        [head, html.Pre(html.Code(code), tabIndex="0", **{"aria-label": f"{title} that asks the same"})],
+        [head, html.Pre(html.Code(code), tabIndex="0", **hyphened({"aria-label": f"{title} that asks the same"}))],
         className="code-fold",
     )
 

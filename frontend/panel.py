@@ -10,14 +10,16 @@ from typing import Any
 from dash import dcc, html
 
 from frontend import controls, theme, words
-from frontend.client import Answer, Job
+from frontend.attributes import hyphened
+from frontend.client import Job
+from frontend.footer import foot
 from frontend.menu import menu
 from frontend.places import Asked, Place
 from frontend.readings import caution, sentence, sentence_of_runs
 from frontend.scales import Scale
 from frontend.views import Side
 
-CONFIG = {
+CONFIG: Any = {
     "displaylogo": False,
     "showSendToCloud": False,
     "displayModeBar": False,
@@ -65,7 +67,7 @@ class Panel:
 
 def icon(name: str) -> html.Span:
     """An icon as a mask that takes the colour of the text."""
-    return html.Span(className=f"icon i-{name}", **{"aria-hidden": "true"})
+    return html.Span(className=f"icon i-{name}", **hyphened({"aria-hidden": "true"}))
 
 
 def slot(place: Place) -> html.Div:
@@ -105,16 +107,18 @@ def plate(panel: Panel) -> html.Section:
             head,
             html.P(_reading(panel), className="reading"),
             html.Div(_body(panel), className="plate-body"),
-            _foot(panel),
+            foot(panel),
         ],
         className=f"plate is-{panel.state}",
-        **{
-            "aria-label": panel.title,
-            "data-measure": panel.place.measure,
-            "data-state": panel.state,
-            "data-key": panel.place.key,
-            "data-jobs": json.dumps([j.id for j in panel.jobs]),
-        },
+        **hyphened(
+            {
+                "aria-label": panel.title,
+                "data-measure": panel.place.measure,
+                "data-state": panel.state,
+                "data-key": panel.place.key,
+                "data-jobs": json.dumps([j.id for j in panel.jobs]),
+            }
+        ),
     )
 
 
@@ -131,7 +135,7 @@ def _body(panel: Panel) -> list:
                 className="skeleton",
                 role="status",
                 style={"minHeight": f"{panel.height}px"},
-                **{"aria-label": "Loading", "aria-busy": "true"},
+                **hyphened({"aria-label": "Loading", "aria-busy": "true"}),
             )
         ]
     parts: list = []
@@ -157,7 +161,7 @@ def graph(key: str, alt: str, height: int, old: bool = False) -> html.Div:
     drawn = dcc.Graph(id={"type": "graph", "key": key}, config=CONFIG, responsive=True, className="fill")
     style = {"flexBasis": f"{height}px", "minHeight": f"{height}px"}
     return html.Div(
-        drawn, role="img", className="figure greyed" if old else "figure", style=style, **{"aria-label": alt}
+        drawn, role="img", className="figure greyed" if old else "figure", style=style, **hyphened({"aria-label": alt})
     )
 
 
@@ -188,7 +192,7 @@ def _blank(panel: Panel) -> html.Div:
         f" on {', '.join(sorted(map(str, sets)))}" if sets else ", from weights alone"
     )
     button = html.Button(
-        "Ask", type="button", className="primary", **{"data-act": "ask", "aria-label": f"Ask {panel.title}"}
+        "Ask", type="button", className="primary", **hyphened({"data-act": "ask", "aria-label": f"Ask {panel.title}"})
     )
     return html.Div(
         [html.B("Not asked yet"), html.P(f"{what}. {price(panel.cost)}"), button], className="blank", style=style
@@ -213,7 +217,10 @@ def _progress(panel: Panel) -> html.Div:
     count = f" · {len(panel.jobs)} jobs" if len(panel.jobs) > 1 else ""
     key = panel.place.key
     cancel = html.Button(
-        "Cancel", type="button", className="textual", **{"data-act": "cancel", "aria-label": f"Cancel {panel.title}"}
+        "Cancel",
+        type="button",
+        className="textual",
+        **hyphened({"data-act": "cancel", "aria-label": f"Cancel {panel.title}"}),
     )
     return html.Div(
         [
@@ -230,7 +237,7 @@ def _progress(panel: Panel) -> html.Div:
                 value=str(first.fraction if first else 0),
                 max="1",
                 id={"type": "bar", "key": key},
-                **{"aria-label": f"Progress of {panel.title}"},
+                **hyphened({"aria-label": f"Progress of {panel.title}"}),
             ),
             html.Div("", id={"type": "eta", "key": key}, className="t-note ink-3"),
         ],
@@ -241,7 +248,10 @@ def _progress(panel: Panel) -> html.Div:
 
 def _trouble(panel: Panel) -> html.Div:
     again = html.Button(
-        "Ask again", type="button", className="textual", **{"data-act": "ask", "aria-label": f"Ask {panel.title} again"}
+        "Ask again",
+        type="button",
+        className="textual",
+        **hyphened({"data-act": "ask", "aria-label": f"Ask {panel.title} again"}),
     )
     parts = [
         icon("alert"),
@@ -252,67 +262,18 @@ def _trouble(panel: Panel) -> html.Div:
     return html.Div(parts, className="trouble", role="alert")
 
 
-def _foot(panel: Panel) -> html.Footer:
-    facts = [html.Span(text, className="fact") for text in _facts(panel)]
-    if panel.sides:
-        facts.insert(min(3, len(facts)), _null_fact(panel.sides[0].answer))
-    if panel.state == "done" and panel.missing:
-        start = html.Button(
-            "add step 0",
-            type="button",
-            className="textual",
-            **{"data-act": "ask", "aria-label": f"Add step 0 to {panel.title}"},
-        )
-        facts.append(html.Span(start, className="fact"))
-    caveat = panel.measure.get("caveat")
-    return html.Footer(
-        [html.Div(facts, className="facts"), *([html.Div(caveat, className="caveat")] if caveat else [])],
-        className="plate-foot",
-    )
-
-
-def _facts(panel: Panel) -> list[str]:
-    source = str(panel.measure.get("source") or "")
-    if not panel.sides:
-        return [t for t in (str(panel.measure.get("unit") or ""), source) if t]
-    answer = panel.sides[0].answer
-    tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
-    runs = panel.place.sides == "runs"
-    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
-    names = f"{len({s.label for s in panel.sides})} runs, hollow: step 0" if runs else " | ".join(dict.fromkeys(named))
-    interval = (
-        f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
-        if answer.interval
-        else f"no interval: {answer.interval_reason}"
-    )
-    extra = [
-        f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
-        for k, v in list(answer.facts.items())[: 4 if panel.place.sides in ("one", "both") else 0]
-    ]
-    return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
-
-
-def _null_fact(answer: Answer) -> html.Span:
-    if answer.null is None:
-        return html.Span(f"no null: {answer.null_reason}", className="fact")
-    return html.Span(
-        [html.Span(className="glyph g-null", **{"aria-hidden": "true"}), html.Span(f"null: {answer.null.how}")],
-        className="fact",
-    )
-
-
 def plain_plate(
-    title: str, body: Sequence, span: int = 12, reading: str = "", foot: Sequence[str] = ()
+    title: str, body: Sequence, span: int = 12, reading: str = "", notes: Sequence[str] = ()
 ) -> html.Section:
     """The same frame around something that is no measure: a table, a form, a list."""
     parts: list = [html.Header([html.H2(title)], className="plate-head")]
     if reading:
         parts.append(html.P(reading, className="reading"))
     parts.append(html.Div(list(body), className="plate-body"))
-    if foot:
+    if notes:
         parts.append(
             html.Footer(
-                html.Div([html.Span(f, className="fact") for f in foot], className="facts"), className="plate-foot"
+                html.Div([html.Span(f, className="fact") for f in notes], className="facts"), className="plate-foot"
             )
         )
-    return html.Section(parts, className=f"plate span-{span}", **{"aria-label": title})
+    return html.Section(parts, className=f"plate span-{span}", **hyphened({"aria-label": title}))

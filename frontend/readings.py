@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frontend.client import Answer
+from frontend.answer import Answer
 from frontend.views import Side, kind_of
 from frontend.words import number, span
 

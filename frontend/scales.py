@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frontend import theme
-from frontend.client import Answer
+from frontend.answer import Answer
 from frontend.words import number
 
 MOST = 0.75

@@ -8,6 +8,7 @@ the switch asks no server.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -175,7 +176,7 @@ def register() -> None:
     )
 
 
-MANTINE = {
+MANTINE: Any = {
     "fontFamily": SANS,
     "fontFamilyMonospace": MONO,
     "primaryColor": "dark",

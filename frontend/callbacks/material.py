@@ -40,6 +40,10 @@ def register(app: Dash, client: Client) -> None:
     async def draw_report(report: dict[str, Any] | None) -> Any:
         return prompts.report(report) if report else []
 
+    _register_tables(app, client)
+
+
+def _register_tables(app: Dash, client: Client) -> None:
     @app.callback(
         Output("differs", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
     )

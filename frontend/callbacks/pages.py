@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, no_update
 
-from frontend import shell
+from frontend import contextbar, shell
 from frontend.client import Client, Refusal
 from frontend.pages import page_of
 from frontend.state import Material, PageState, parse
@@ -29,7 +29,7 @@ async def frame(client: Client, path: str | None, search: str | None) -> tuple[A
         empty = Material((), (), ())
         return shell.rail(parse(path, search, empty), empty), []
     state = parse(path, search, material)
-    return shell.rail(state, material), shell.context(state, material)
+    return shell.rail(state, material), contextbar.context(state, material)
 
 
 async def content(client: Client, path: str | None, search: str | None) -> Any:

@@ -10,12 +10,13 @@ from typing import Any
 import plotly.graph_objects as go
 from dash import MATCH, Dash, Input, Output, State, ctx, no_update
 
+from frontend.answer import Answer
 from frontend.callbacks.pages import material_of
-from frontend.client import Answer, Client, Job, NotAsked, Refusal
+from frontend.client import Client, Job, NotAsked, Refusal
 from frontend.panel import Panel, plate
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values, parse
-from frontend.views import Side, draw, draw_runs
+from frontend.views import Side, draw, draw_runs, height_of
 
 Outcome = Answer | NotAsked | Job | Refusal
 
@@ -86,7 +87,7 @@ def _drawn(panel: Panel, state: PageState) -> Filled:
         figure, scale = draw_runs(panel.sides), None
     else:
         figure, scale = draw(panel.sides, state.layer, difference=panel.place.sides == "both")
-    return Filled(replace(panel, scale=scale, height=int(figure.layout.meta["height"])), figure)
+    return Filled(replace(panel, scale=scale, height=height_of(figure)), figure)
 
 
 def _cost(prices: Sequence[NotAsked]) -> dict[str, float]:

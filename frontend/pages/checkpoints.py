@@ -8,6 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from frontend import words
+from frontend.attributes import hyphened
 from frontend.client import Client
 from frontend.pages.head import page
 from frontend.panel import icon, plain_plate
@@ -52,13 +53,15 @@ def _row(run: str, members: list[Mapping[str, Any]], state: PageState) -> html.T
             words.step(c["step"]) if c.get("step") is not None else "use",
             type="button",
             className="step-button" + (" is-a" if c["id"] == state.a else " is-b" if c["id"] == state.b else ""),
-            **{
-                "data-parameter": "a",
-                "data-shift": "b",
-                "data-value": c["id"],
-                "aria-label": f"{run} step {c.get('step')}",
-                "aria-pressed": str(c["id"] == state.a).lower(),
-            },
+            **hyphened(
+                {
+                    "data-parameter": "a",
+                    "data-shift": "b",
+                    "data-value": c["id"],
+                    "aria-label": f"{run} step {c.get('step')}",
+                    "aria-pressed": str(c["id"] == state.a).lower(),
+                }
+            ),
         )
         for c in members
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import html
 
+from frontend.attributes import hyphened
 from frontend.panel import icon, slot
 from frontend.places import Place
 from frontend.state import Material
@@ -21,7 +22,10 @@ def page(title: str, lead: str, parts: Sequence[Any], aside: Sequence[Any] = ())
 def ask_all() -> html.Button:
     """One click for every panel of the page that waits to be asked."""
     return html.Button(
-        [icon("play"), "Ask what is missing"], type="button", className="small-button", **{"data-act": "ask-all"}
+        [icon("play"), "Ask what is missing"],
+        type="button",
+        className="small-button",
+        **hyphened({"data-act": "ask-all"}),
     )
 
 

@@ -98,4 +98,4 @@ def _loaded(health: Any, material: Material, state: PageState) -> html.Section:
         f"version {health.get('version')}",
         f"store {health.get('store')}",
     )
-    return plain_plate("Prompts", [*sets, html.Div(more, className="row below")], 4, foot=foot)
+    return plain_plate("Prompts", [*sets, html.Div(more, className="row below")], 4, notes=foot)

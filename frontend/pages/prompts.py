@@ -8,6 +8,7 @@ from typing import Any
 from dash import html
 
 from frontend import words
+from frontend.attributes import hyphened
 from frontend.client import Client
 from frontend.pages.head import page
 from frontend.panel import icon, plain_plate
@@ -29,7 +30,7 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     sets = html.Section(
         [html.Header(html.H2("Prompt sets"), className="plate-head"), html.Div(listed)],
         className="plate span-3",
-        **{"aria-label": "Prompt sets"},
+        **hyphened({"aria-label": "Prompt sets"}),
     )
     upload = plain_plate("Upload", [drop_zone(), html.Div(id="upload-report")], 12)
     shown = plain_plate(f"{state.prompts}", [await _rows(client, state, material)], 12)
@@ -46,11 +47,13 @@ def _listed(p: Mapping[str, Any], state: PageState) -> html.Div:
         html.B(p["name"]),
         type="button",
         className="plain",
-        **{
-            "data-parameter": "prompts",
-            "data-value": p["name"],
-            "aria-pressed": str(p["name"] == state.prompts).lower(),
-        },
+        **hyphened(
+            {
+                "data-parameter": "prompts",
+                "data-value": p["name"],
+                "aria-pressed": str(p["name"] == state.prompts).lower(),
+            }
+        ),
     )
     tail = (
         html.Span("ships", className="tag")
@@ -59,7 +62,7 @@ def _listed(p: Mapping[str, Any], state: PageState) -> html.Div:
             "Delete",
             type="button",
             className="textual",
-            **{"data-act": "delete-prompts", "data-name": p["name"], "aria-label": f"Delete {p['name']}"},
+            **hyphened({"data-act": "delete-prompts", "data-name": p["name"], "aria-label": f"Delete {p['name']}"}),
         )
     )
     use = [html.Span("in use", className="tag")] if p["name"] == state.prompts else []
@@ -85,7 +88,10 @@ def drop_zone() -> html.Div:
         ]
     )
     face = html.Button(
-        [icon("up"), say], type="button", className="drop wide", **{"data-act": "choose-file", "data-drop": "true"}
+        [icon("up"), say],
+        type="button",
+        className="drop wide",
+        **hyphened({"data-act": "choose-file", "data-drop": "true"}),
     )
     return html.Div(
         [face, html.Div(links, className="row t-note templates"), html.Div(id="upload-told", role="status")],
@@ -144,7 +150,9 @@ def report(told: Mapping[str, Any]) -> list:
             html.Div(f"{words.size(told.get('bytes', 0))}, {told['format'].upper()}, UTF-8", className="t-note ink-3"),
         ]
     )
-    go = html.Button(f"Import {usable:,} rows", type="button", className="primary", **{"data-act": "import-file"})
+    go = html.Button(
+        f"Import {usable:,} rows", type="button", className="primary", **hyphened({"data-act": "import-file"})
+    )
     head = html.Div(
         [name, html.Div(counts, className="counts"), html.Span(className="grow"), go], className="row report"
     )
@@ -166,7 +174,7 @@ def _preview(told: Mapping[str, Any]) -> html.Div:
         className="scroll-y",
         tabIndex="0",
         role="region",
-        **{"aria-label": "Preview of the file"},
+        **hyphened({"aria-label": "Preview of the file"}),
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
-from frontend.client import Answer
+from frontend.answer import Answer
 from frontend.scales import Scale, scale_of
 from frontend.views import heatmap, line, matrix, mosaic, number, runs, scatter, table
 from frontend.views.side import Side
 
-__all__ = ["Side", "draw", "kind_of"]
+__all__ = ["Side", "draw", "draw_runs", "height_of", "kind_of"]
 
 
 def kind_of(answer: Answer) -> str:
@@ -48,6 +49,12 @@ def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tup
     scale = scale_of([s.answer for s in sides], difference)
     view = {"mosaic": mosaic.draw, "matrix": matrix.draw, "heatmap": heatmap.draw}[kind]
     return view(sides, scale, layer), scale
+
+
+def height_of(figure: go.Figure) -> int:
+    """How low the figure may get, in pixels; the frame sets the rest."""
+    told: Any = figure["layout"]
+    return int(told["meta"]["height"])
 
 
 def draw_runs(sides: Sequence[Side]) -> go.Figure:

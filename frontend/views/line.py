@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from frontend.client import Band
+from frontend.answer import Band
 from frontend.views.marks import T, canvas, here, label, null_band, positions, sparse, spread
 from frontend.views.side import Side
 
@@ -21,7 +22,7 @@ class _Place:
     x: np.ndarray
     ordered: bool
     names: tuple[str, ...]
-    row_col: dict[str, int]
+    row_col: dict[str, Any]
 
 
 def draw(sides: Sequence[Side], layer: int) -> go.Figure:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from frontend import theme
-from frontend.client import Answer
+from frontend.answer import Answer
 from frontend.scales import Scale
 from frontend.views.marks import T, canvas, label
 from frontend.views.side import Side

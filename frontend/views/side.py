@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frontend import theme
-from frontend.client import Answer
+from frontend.answer import Answer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from frontend.client import Answer
+from frontend.answer import Answer
 from frontend.views.marks import T, canvas
 from frontend.views.side import Side
 from frontend.words import number

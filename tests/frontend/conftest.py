@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from frontend.client import Answer, Axis, Band
+from frontend.answer import Answer, Axis, Band
 
 
 @pytest.fixture

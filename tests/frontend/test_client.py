@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from frontend.client import Client, Job, NotAsked, Question, Refusal, Unreachable, decode_arrow, decode_json
+from frontend.answer import decode_arrow, decode_json
+from frontend.client import Client, Job, NotAsked, Question, Refusal, Unreachable
 from tests.frontend import planted
 from tests.frontend.fake_backend import create_fake
 

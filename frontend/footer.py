@@ -1,0 +1,67 @@
+"""What stands under every figure: unit, tokens, null, interval, facts, source, caveat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dash import html
+
+from frontend import words
+from frontend.answer import Answer
+from frontend.attributes import hyphened
+
+if TYPE_CHECKING:
+    from frontend.panel import Panel
+
+
+def foot(panel: Panel) -> html.Footer:
+    """The footer of a panel in any state."""
+    facts = [html.Span(text, className="fact") for text in _facts(panel)]
+    if panel.sides:
+        facts.insert(min(3, len(facts)), _null_fact(panel.sides[0].answer))
+    if panel.state == "done" and panel.missing:
+        start = html.Button(
+            "add step 0",
+            type="button",
+            className="textual",
+            **hyphened({"data-act": "ask", "aria-label": f"Add step 0 to {panel.title}"}),
+        )
+        facts.append(html.Span(start, className="fact"))
+    caveat = panel.measure.get("caveat")
+    return html.Footer(
+        [html.Div(facts, className="facts"), *([html.Div(caveat, className="caveat")] if caveat else [])],
+        className="plate-foot",
+    )
+
+
+def _facts(panel: Panel) -> list[str]:
+    source = str(panel.measure.get("source") or "")
+    if not panel.sides:
+        return [t for t in (str(panel.measure.get("unit") or ""), source) if t]
+    answer = panel.sides[0].answer
+    tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
+    runs = panel.place.sides == "runs"
+    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
+    names = f"{len({s.label for s in panel.sides})} runs, hollow: step 0" if runs else " | ".join(dict.fromkeys(named))
+    interval = (
+        f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
+        if answer.interval
+        else f"no interval: {answer.interval_reason}"
+    )
+    extra = [
+        f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
+        for k, v in list(answer.facts.items())[: 4 if panel.place.sides in ("one", "both") else 0]
+    ]
+    return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
+
+
+def _null_fact(answer: Answer) -> html.Span:
+    if answer.null is None:
+        return html.Span(f"no null: {answer.null_reason}", className="fact")
+    return html.Span(
+        [
+            html.Span(className="glyph g-null", **hyphened({"aria-hidden": "true"})),
+            html.Span(f"null: {answer.null.how}"),
+        ],
+        className="fact",
+    )
