@@ -3,7 +3,7 @@
 from backend.checkpoints.catalogue import Checkpoints
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.loading import load, load_tokenizer
-from backend.checkpoints.scan import scan
+from backend.checkpoints.scanning import scan
 from backend.checkpoints.source import inspect
 
 __all__ = ["Checkpoint", "Checkpoints", "inspect", "load", "load_tokenizer", "scan"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
-from backend.checkpoints.scan import scan, unique
+from backend.checkpoints.scanning import scan, unique
 from backend.checkpoints.source import fetch, read_folder
 from backend.errors import Conflict, NotFound, Refusal
 from backend.settings import Settings

@@ -37,8 +37,8 @@ CREATE VIEW layer_scalars AS
     value, low, high, null_mean, null_low, null_high
   FROM answer_values WHERE axis1 = 'layer' AND axis2 IS NULL;
 CREATE VIEW embeddings AS
-  SELECT key, measure, checkpoint, prompts, label1 AS prompt, label2 AS component, value
-  FROM answer_values WHERE axis2 = 'component';
+  SELECT key, measure, checkpoint, prompts, label1 AS prompt, label2 AS coordinate, value
+  FROM answer_values WHERE axis1 = 'prompt' AND axis2 = 'coordinate';
 CREATE VIEW loads AS
   SELECT key, checkpoint, prompts, label1 AS layer, label2 AS expert, value AS load, low, high, null_low, null_high
   FROM answer_values WHERE measure = 'expert_load';

@@ -203,14 +203,18 @@ def test_scanning_finds_runs_and_single_folders_in_order_and_skips_the_rest(sett
     assert len({c.fingerprint for c in found if not c.error}) == 1, "the same files are the same checkpoint"
 
 
-def test_scanning_again_reads_nothing_that_has_not_changed(settings: Settings, folder: Path) -> None:
+def test_scanning_again_reads_nothing_that_has_not_changed(
+    settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(60):
         shutil.copytree(folder, folder.parent / f"step-{number + 100:05d}")
     digests = Digests()
     first = scan(settings.checkpoint_roots, digests)
-    start = time.perf_counter()
-    assert scan(settings.checkpoint_roots, digests) == first
-    assert len(first) == 61 and time.perf_counter() - start < 0.1
+    monkeypatch.setattr("backend.checkpoints.scanning.read_folder", None)
+    start = time.process_time()
+    assert scan(settings.checkpoint_roots, digests) == first and len(first) == 61
+    # Processor time, so that a busy machine does not fail it.
+    assert time.process_time() - start < 0.1
 
 
 def test_two_folders_of_one_name_get_ids_of_their_own(settings: Settings, tiny: Path, tmp_path: Path) -> None:

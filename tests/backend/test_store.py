@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.result import Axis, Reason, Result
 from analysis.slots import Prompts, Shape, text_digest
 from analysis.statistic import State, get
 from backend.errors import Conflict
@@ -88,6 +89,15 @@ def test_answers_are_rows_with_names_for_every_cell(store: Store) -> None:
     expected = ("free/step-02000", "four-tasks", "layer", "0", "expert", "2", None, 0.1 + 0.2, 0.9)
     assert store.sql(query).rows == (expected,)
     assert store.sql("SELECT load FROM loads WHERE expert = '2' AND layer = '0'").rows == ((0.1 + 0.2,),)
+
+
+def test_coordinates_of_prompts_are_rows_of_a_view(store: Store) -> None:
+    axes = (Axis("prompt", ("p1", "p2")), Axis("coordinate", ("PC 1", "PC 2")))
+    values = np.array([[1.0, 2.0], [3.0, 4.0]])
+    result = Result("signature_embedding", values, axes, "", Reason("none"), Reason("none"))
+    store.put_answer("k", answers.told(result))
+    query = "SELECT value FROM embeddings WHERE prompt = 'p2' AND coordinate = 'PC 1'"
+    assert store.sql(query).rows == ((3.0,),)
 
 
 def test_an_answer_of_too_many_cells_is_kept_as_a_file_alone(store: Store) -> None:

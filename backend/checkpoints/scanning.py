@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,8 +11,6 @@ from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.source import read_folder, run_and_step
 from backend.errors import Refusal
-
-_LOOKS_LIKE_A_MODEL = ("config.json", "*.safetensors", "pytorch_model*.bin", "*.pt")
 
 
 def scan(roots: tuple[Path, ...], digests: Digests | None = None) -> list[Checkpoint]:
@@ -23,7 +23,7 @@ def scan(roots: tuple[Path, ...], digests: Digests | None = None) -> list[Checkp
             taken = found.setdefault(checkpoint.id, checkpoint)
             if taken is not checkpoint and taken.folder != checkpoint.folder:
                 name = unique(checkpoint.id, set(found))
-                found[name] = _renamed(checkpoint, name)
+                found[name] = replace(checkpoint, id=name)
     return sorted(found.values(), key=lambda c: (c.run or c.id, c.step or 0, c.id))
 
 
@@ -52,22 +52,21 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _is_model(folder: Path) -> bool:
+    """Whether it looks like one, so that a broken one is told about and any other folder is passed over."""
     try:
-        return any(next(folder.glob(pattern), None) for pattern in _LOOKS_LIKE_A_MODEL)
+        return any(p.name == "config.json" or p.suffix in (".safetensors", ".bin", ".pt") for p in folder.iterdir())
     except OSError:
         return False
 
 
 def _seen(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     """What the folder's files look like from outside: a change of any of them makes the folder be read again."""
-    found = []
-    for path in sorted(folder.glob("*")):
-        try:
-            stat = path.stat()
-        except OSError:
-            continue
-        found.append((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    return tuple(found)
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries]
+    except OSError:
+        return ()
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found))
 
 
 @lru_cache(maxsize=4096)
@@ -84,9 +83,3 @@ def _read(folder: Path, seen: tuple, roots: tuple[Path, ...], digests: Digests) 
             step=step,
             error=str(error),
         )
-
-
-def _renamed(checkpoint: Checkpoint, name: str) -> Checkpoint:
-    from dataclasses import replace
-
-    return replace(checkpoint, id=name)
