@@ -1,0 +1,47 @@
+"""axe-core on every page in both themes, and the landmarks a keyboard or screen reader starts from."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.end_to_end.panels import ready
+
+pytestmark = pytest.mark.browser
+
+PAGES = ("/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_nothing_in_light_and_dark(page: Page, path: str) -> None:
+    ready(page, path)
+    found = []
+    for theme in ("light", "dark"):
+        if theme == "dark":
+            page.keyboard.press("t")
+            page.wait_for_function("document.documentElement.dataset.mantineColorScheme === 'dark'")
+        for violation in Axe().run(page).response["violations"]:
+            nodes = "; ".join(n["html"][:200] for n in violation["nodes"][:3])
+            found.append(f"{theme}: {violation['id']}: {violation['help']}: {nodes}")
+    assert not found, "\n".join(found)
+
+
+def test_a_page_has_its_language_one_heading_and_a_way_past_the_rail(page: Page) -> None:
+    ready(page, "/router")
+    assert page.locator("html").get_attribute("lang") == "en"
+    expect(page.locator("h1")).to_have_count(1)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to figures")).to_be_focused()
+
+
+def test_open_things_close_with_escape(page: Page) -> None:
+    ready(page, "/checkpoints")
+    page.locator("#chip-a summary").click()
+    expect(page.locator("#chip-a")).to_have_attribute("open", "")
+    page.keyboard.press("Escape")
+    expect(page.locator("#chip-a")).not_to_have_attribute("open", "")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_have_count(0)
