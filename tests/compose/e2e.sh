@@ -65,7 +65,7 @@ dc exec -T backend python -c 'import os; assert os.getuid()'; step "frontend hol
 check ask; step "asked through the frontend"
 # docker kill counts as a manual stop and is not restarted, and PID 1 is shielded inside: kill from the host.
 c=$(dc ps -q backend); p=$(docker inspect -f '{{.State.Pid}}' "$c"); kill -9 "$p"
-ok=; for _ in $(seq 120); do [ "$(docker inspect -f '{{.RestartCount}} {{.State.Health.Status}}' "$c")" = "1 healthy" ] && { ok=1; break; }; sleep .5; done
+ok=; for _ in $(seq 240); do [ "$(docker inspect -f '{{.RestartCount}} {{.State.Health.Status}}' "$c")" = "1 healthy" ] && { ok=1; break; }; sleep .5; done
 [ -n "$ok" ] || { echo "backend did not come back after kill -9"; dc logs --tail 40 backend; exit 1; }
 check stored; step "kill -9 recovered, the answer still there"
 dc down -t 20 >/dev/null 2>&1; up; check stored; step "down and up, the answer still there"
