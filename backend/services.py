@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from analysis.measure import measures
 from backend.answer import Answering
 from backend.checkpoints import Checkpoints
 from backend.jobs import Jobs
 from backend.prompts import Prompts
+from backend.question import tracing_code
 from backend.runners import Runner
 from backend.runners.local import LocalRunner
 from backend.settings import Settings
@@ -46,4 +48,12 @@ def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[
         jobs = Jobs(answering, store)
         stack.callback(jobs.close)
         checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
+        _warm(checkpoints)
         yield Services(settings, store, checkpoints, prompts, runner, answering, jobs)
+
+
+def _warm(checkpoints: Checkpoints) -> None:
+    """Do at the start what the first question would wait for: import measures, read headers, digest code."""
+    measures()
+    tracing_code()
+    checkpoints.list()

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,8 @@ from backend.settings import Settings
 
 FRONTEND_PORT = 8050
 START_SECONDS = 180.0
-STOP_SECONDS = 15.0
+GRACE_SECONDS = 3
+STOP_SECONDS = 20.0
 
 
 def serve(
@@ -31,8 +32,9 @@ def serve(
     os.environ["MOE_GEOMETRY_HOST"], os.environ["MOE_GEOMETRY_PORT"] = host, str(port)
     import uvicorn
 
-    # One worker: one process owns the store.
-    uvicorn.run("backend.app:create_app", factory=True, host=host, port=port, workers=1, log_level="warning")
+    # One worker: one process owns the store. An open event stream would hold a graceful stop for ever.
+    options: dict[str, Any] = {"factory": True, "workers": 1, "log_level": "warning"}
+    uvicorn.run("backend.app:create_app", host=host, port=port, timeout_graceful_shutdown=GRACE_SECONDS, **options)
 
 
 def up(
@@ -48,18 +50,24 @@ def up(
     backend = [sys.executable, "-m", "backend.cli", "serve", "--host", "127.0.0.1", "--port", str(api)]
     frontend = [sys.executable, "-m", "uvicorn", "--factory", "frontend.app:create_app", "--host", host]
     frontend += ["--port", str(port), "--log-level", "warning"]
+    frontend += ["--timeout-graceful-shutdown", str(GRACE_SECONDS)]
     environment = {**os.environ, "BACKEND_URL": f"http://127.0.0.1:{api}"}
     processes = [subprocess.Popen(command, env=environment) for command in (backend, frontend)]
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for asked in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(asked, _interrupt)
     try:
-        _wait_for(processes, ("127.0.0.1", api), (host, port))
-        typer.echo(f"moe-geometry is at http://{host}:{port}/ (Ctrl-C stops it)")
+        if _listening(processes, ("127.0.0.1", api), (host, port)):
+            typer.echo(f"moe-geometry is at http://{host}:{port}/ (Ctrl-C stops it)")
         ended = _first_end(processes)
         raise Refusal(f"The {('backend', 'frontend')[ended]} ended with exit code {processes[ended].returncode}.")
     except KeyboardInterrupt:
         typer.echo("stopping", err=True)
     finally:
         _stop(processes)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _check_free(host: str, port: int) -> None:
@@ -73,16 +81,18 @@ def _check_free(host: str, port: int) -> None:
             ) from error
 
 
-def _wait_for(processes: list[subprocess.Popen], *addresses: tuple[str, int]) -> None:
+def _listening(processes: list[subprocess.Popen], *addresses: tuple[str, int]) -> bool:
+    """Wait until all of these listen; False if a process ended instead."""
     end = time.monotonic() + START_SECONDS
     waiting = list(addresses)
     while waiting:
         if any(process.poll() is not None for process in processes):
-            return
+            return False
         if time.monotonic() > end:
             raise Refusal(f"Nothing listens on port {waiting[0][1]} after {START_SECONDS:.0f} seconds.")
         waiting = [address for address in waiting if not _listens(address)]
         time.sleep(0.2)
+    return True
 
 
 def _listens(address: tuple[str, int]) -> bool:
