@@ -79,6 +79,7 @@ def slot(place: Place) -> html.Div:
             dcc.Store(id={"type": "asked", "key": key}),
             dcc.Store(id={"type": "finished", "key": key}),
             dcc.Store(id={"type": "light", "key": key}),
+            dcc.Store(id={"type": "seen", "key": key}),
             html.Div(plate(Panel(place, {}, "loading")), id={"type": "plate", "key": key}, className="plate-slot"),
         ],
         className=f"slot span-{place.span}",
@@ -145,12 +146,14 @@ def _body(panel: Panel) -> list:
         return [_blank(panel)]
     if panel.state == "partial":
         parts.append(_progress(panel))
-    if panel.sides:
-        if (told := caution(panel.sides[0].answer)) and not panel.old:
+    if panel.old:
+        parts.append(graph(panel.place.key, f"{panel.title}: the old answer", panel.height, old=True))
+    elif panel.sides:
+        if told := caution(panel.sides[0].answer):
             parts.append(html.Div([icon("alert"), html.Span(told)], className="caution"))
         if panel.scale is not None:
             parts.append(_scale(panel.scale))
-        parts.append(graph(panel.place.key, f"{panel.title}: {_reading(panel)}", panel.height, panel.old))
+        parts.append(graph(panel.place.key, f"{panel.title}: {_reading(panel)}", panel.height))
     elif panel.state in ("refused", "failed"):
         parts.append(html.Div(className="nothing", style={"minHeight": "40px"}))
     return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,27 +107,44 @@ def failed(filled: Filled, sentences: Sequence[str]) -> Filled:
     return Filled(replace(filled.panel, state="failed", message=" ".join(dict.fromkeys(sentences))))
 
 
+async def fingerprint(client: Client, place: Place, location: tuple[str, str]) -> str:
+    """All of the URL that a plate depends on: if it has not changed, the plate need not be drawn anew."""
+    try:
+        material = await material_of(client)
+        state = parse(*location, material)
+        bodies = [a.question.body() for a in questions(place, state, material)]
+    except Refusal as refusal:
+        return f"refused: {refusal}"
+    by_layer = "layer" in (material.measure(place.measure) or {}).get("axes", ())
+    return json.dumps([bodies, state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None])
+
+
 def register(app: Dash, client: Client) -> None:
     """One pattern-matching callback fills every panel of every page."""
 
     @app.callback(
         Output({"type": "plate", "key": MATCH}, "children"),
         Output({"type": "light", "key": MATCH}, "data"),
+        Output({"type": "seen", "key": MATCH}, "data"),
         Input("loc", "search"),
         Input({"type": "asked", "key": MATCH}, "data"),
         Input({"type": "finished", "key": MATCH}, "data"),
         State({"type": "place", "key": MATCH}, "data"),
-        State({"type": "light", "key": MATCH}, "data"),
+        State({"type": "seen", "key": MATCH}, "data"),
         State("loc", "pathname"),
     )
-    async def fill_panel(search: str, asked: Any, finished: Any, stored: dict, light: dict | None, path: str) -> tuple:
-        trigger = ctx.triggered_id
-        what = trigger.get("type") if isinstance(trigger, dict) else ""
-        filled = await fill(client, Place(**stored), (path, search), ask=what == "asked")
+    async def fill_panel(search: str, asked: Any, finished: Any, stored: dict, seen: dict | None, path: str) -> tuple:
+        place, location, trigger = Place(**stored), (path, search), ctx.triggered_id
+        what, seen = trigger.get("type") if isinstance(trigger, dict) else trigger, seen or {}
+        now = await fingerprint(client, place, location)
+        if what == "loc" and seen.get("of") == now:
+            return no_update, no_update, no_update
+        filled = await fill(client, place, location, ask=what == "asked")
         if what == "finished":
             filled = failed(filled, (finished or {}).get("failed", ()))
         if filled.figure is not None:
-            return plate(filled.panel), filled.figure.to_dict()
-        if light and filled.panel.state in ("refused", "failed"):
-            return plate(replace(filled.panel, old=True, height=int(light["layout"]["meta"]["height"]))), no_update
-        return plate(filled.panel), None
+            return plate(filled.panel), filled.figure.to_dict(), {"of": now, "height": filled.panel.height}
+        height = seen.get("height")
+        if height and filled.panel.state in ("refused", "failed"):
+            return plate(replace(filled.panel, old=True, height=height)), no_update, {"of": now, "height": height}
+        return plate(filled.panel), None, {"of": now}
