@@ -26,10 +26,15 @@ class Checkpoints:
         self._digests = Digests(settings.store / "digests.json")
 
     def list(self) -> list[Checkpoint]:
-        """Scanned ones by run and step, then registered ones; broken ones carry their `error`."""
+        """Scanned ones by run and step, then registered ones; broken ones carry their `error`.
+
+        `verified` says that a first run was made and its adapter checked: no state is ever kept of one that failed.
+        """
         scanned = scan(self._settings.checkpoint_roots, self._digests)
         taken = {c.id for c in scanned}
-        return scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
+        every = scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
+        run = self._store.fingerprints()
+        return [replace(c, verified=c.fingerprint in run) for c in every]
 
     def find(self, name: str) -> Checkpoint:
         """The checkpoint of this id or source, its fingerprint known.

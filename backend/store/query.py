@@ -18,6 +18,8 @@ from backend.store.database import Database
 
 ROWS = 10_000
 SECONDS = 10.0
+CHARACTERS = 64_000_000
+BATCH = 50
 
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 """Functions a FROM may name. The others read files, settings or the catalogue of the machine, or run text as SQL."""
@@ -51,11 +53,9 @@ def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
         try:
             cursor.execute(text)
             columns = tuple(column[0] for column in cursor.description or ())
-            rows = cursor.fetchmany(ROWS + 1)
+            rows = _fetch(cursor, start + seconds)
         except duckdb.InterruptException as error:
-            raise Refusal(
-                f"The query was stopped after {seconds:g} seconds; ask for less (LIMIT, WHERE, fewer joins)."
-            ) from error
+            raise Refusal(_stopped(seconds)) from error
         except duckdb.Error as error:
             raise Refusal(_sentence(error)) from error
         finally:
@@ -63,6 +63,28 @@ def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
             alarm.join()
             cursor.execute("ROLLBACK")
     return Table(columns, tuple(rows[:ROWS]), len(rows) > ROWS, time.monotonic() - start)
+
+
+def _fetch(cursor: duckdb.DuckDBPyConnection, deadline: float) -> list[tuple[Any, ...]]:
+    """Rows up to one more than the cap, a few at a time: an interrupt does not reach the making of Python values."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while len(rows) <= ROWS and (some := cursor.fetchmany(min(BATCH, ROWS + 1 - len(rows)))):
+        rows += some
+        size += sum(_size(value) for row in some for value in row)
+        if size > CHARACTERS:
+            raise Refusal(f"The rows hold more than {CHARACTERS:,} characters; ask for fewer or shorter ones.")
+        if time.monotonic() > deadline:
+            raise duckdb.InterruptException("late")
+    return rows
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes) else len(str(value)) if isinstance(value, list | dict) else 8
+
+
+def _stopped(seconds: float) -> str:
+    return f"The query was stopped after {seconds:g} seconds; ask for less (LIMIT, WHERE, fewer joins)."
 
 
 def _check(cursor: duckdb.DuckDBPyConnection, text: str) -> None:

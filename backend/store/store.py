@@ -118,6 +118,10 @@ class Store:
         found = {key: _artifact(row) for key, *row in self._database.rows(query, [keys])}
         return {key: artifact for key, artifact in found.items() if (self.folder / artifact.path).is_file()}
 
+    def fingerprints(self) -> set[str]:
+        """The checkpoints that have been run."""
+        return {row[0] for row in self._database.rows("SELECT DISTINCT meta->>'fingerprint' FROM states") if row[0]}
+
     def notes(self, keys: list[str]) -> list[str]:
         """What was said of the passes behind these states (prompts cut, prompts without a token), each once."""
         query = "SELECT meta FROM states WHERE key IN (SELECT unnest(?)) ORDER BY created, key"

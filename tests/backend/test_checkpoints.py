@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.slots import Shape
+from analysis.statistic import get
 from backend.checkpoints import Checkpoint, Checkpoints, inspect, load, load_tokenizer, scan
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.source import fetch
@@ -283,6 +285,17 @@ def test_registering_keeps_a_folder_under_a_name_and_forgetting_leaves_its_files
         shutil.rmtree(inner)
         [gone] = checkpoints.list()
         assert gone.id == "mine" and gone.error
+
+
+def test_a_checkpoint_is_verified_once_a_run_of_it_is_kept(settings: Settings, folder: Path) -> None:
+    shape = Shape(("0",), experts=2, top_k=1, model=2, hidden=2)
+    with Store.open(settings.store) as store:
+        checkpoints = Checkpoints(settings, store)
+        before = checkpoints.find("run/step-00020")
+        assert not before.verified
+        state = get("prompt_counts").empty(shape)
+        store.put_state("k", "prompt_counts", {"fingerprint": before.fingerprint}, state)
+        assert checkpoints.find("run/step-00020") == replace(before, verified=True)
 
 
 def test_what_lies_under_a_root_is_found_by_id_source_and_path_and_cannot_be_deleted(

@@ -98,6 +98,11 @@ def test_rows_end_at_ten_thousand_and_say_so(store: Store) -> None:
     assert not store.sql("SELECT range FROM range(10000)").truncated
 
 
+def test_rows_too_long_to_send_are_refused_before_they_fill_the_memory(store: Store) -> None:
+    with pytest.raises(Refusal, match="more than 64,000,000 characters"):
+        store.sql("SELECT repeat('x', 20000) FROM range(10000)", seconds=60)
+
+
 def test_every_kind_of_value_becomes_json(store: Store) -> None:
     query = (
         "SELECT 'NaN'::DOUBLE, '-Infinity'::DOUBLE, 1.50::DECIMAL(5, 2), DATE '2026-01-02', [1.0, 'NaN'::DOUBLE], "
