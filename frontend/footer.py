@@ -42,7 +42,11 @@ def _facts(panel: Panel) -> list[str]:
     tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
     runs = panel.place.sides == "runs"
     named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
-    names = f"{len({s.label for s in panel.sides})} runs, hollow: step 0" if runs else " | ".join(dict.fromkeys(named))
+    names = (
+        f"{len({s.label for s in panel.sides})} runs, hollow: step 0; fully soft and dense ones choose nothing and are left out"
+        if runs
+        else " | ".join(dict.fromkeys(named))
+    )
     interval = (
         f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
         if answer.interval

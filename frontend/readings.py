@@ -33,8 +33,8 @@ def sentence_of_runs(sides: Sequence[Side]) -> str:
     for side in (s for s in sides if s.role != "control"):
         start = f" (step 0: {number(starts[side.label])})" if side.label in starts else ""
         told.append(f"{side.label} {number(_mean(side.answer.values))}{start}")
-    null = sides[0].answer.null
-    floor = f" The floor reaches {number(float(np.nanmax(null.high)))}." if null is not None else ""
+    floors = [float(np.nanmax(s.answer.null.high)) for s in sides if s.answer.null is not None]
+    floor = f" The floor reaches {number(max(floors))}." if floors else ""
     return f"Mean over layers: {', '.join(told)}.{floor}"
 
 

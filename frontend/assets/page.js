@@ -52,6 +52,7 @@
   document.addEventListener("click", (event) => {
     const menu = event.target.closest("details.menu");
     shut(menu);
+    if (event.target.closest("a.menu-line")) menu.removeAttribute("open");
     const button = event.target.closest("button[data-parameter],[data-act]");
     if (!button || button.getAttribute("aria-disabled") === "true") return;
     if (button.dataset.act) acts[button.dataset.act]?.(button);
