@@ -43,7 +43,7 @@ def _facts(panel: Panel) -> list[str]:
     runs = panel.place.sides == "runs"
     named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
     names = (
-        f"{len({s.label for s in panel.sides})} runs, hollow: step 0; fully soft and dense ones choose nothing and are left out"
+        f"{len({s.label for s in panel.sides})} runs, hollow: step 0; soft and dense runs choose nothing"
         if runs
         else " | ".join(dict.fromkeys(named))
     )
