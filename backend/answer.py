@@ -190,7 +190,7 @@ class Answering:
             "tokens": result.tokens,
             "knobs": dict(question.knobs),
             "capture": capture_key(question.capture) if prompts else {},
-            "seed": SEED,
+            "seed": question.knobs.get("seed", SEED),
             "device": self._runner.device,
             "versions": {name: version(name) for name in VERSIONED},
             "seconds": round(seconds, 3),
@@ -248,6 +248,6 @@ def _few(notes: list[str]) -> list[str]:
 
 
 def _lane(question: Question) -> Lane:
-    if question.measure.slow:
+    if question.measure.is_slow(question.knobs):
         return "slow"
     return "model" if any(name in SLOTS for name in question.measure.reads) else "quick"

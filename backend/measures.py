@@ -27,6 +27,7 @@ def describe(measure: Measure) -> dict[str, Any]:
         "knobs": [_knob(knob) for knob in measure.knobs],
         "prompts": bool(measure.statistics),
         "slow": measure.slow,
+        "slow_if": dict(measure.slow_if),
         "caveat": measure.caveat,
         "interval_reason": measure.interval_reason,
         "null_reason": measure.null_reason,

@@ -17,6 +17,7 @@ from backend.runners.worker import WorkerOptions, main
 _CONTEXT = multiprocessing.get_context("spawn")
 
 STOPPED = "The service stopped before this was done; ask again, and what is stored already is not run twice."
+STOP_SECONDS = 2.0
 LONGEST_PAUSE = 30.0
 """Seconds before another start of a worker that keeps dying before it is up."""
 
@@ -92,15 +93,15 @@ class Lane:
         with self._lock:
             self._closing.set()
             self._wanted.set()
+            self._send(None)
             process = self._process
         if process and process.is_alive():
-            process.terminate()
-            process.join(2)
+            process.join(STOP_SECONDS)
             process.kill()
         self._thread.join(5)
         self._fail_all(STOPPED)
 
-    def _send(self, item: Task | str) -> None:
+    def _send(self, item: Task | str | None) -> None:
         """Under the lock. A worker that is not up gets its tasks later; one that just died is noticed by its reader."""
         if self._connection is not None:
             try:
@@ -128,7 +129,7 @@ class Lane:
             for given in self._given.values():
                 self._send(given.task)
             if self._closing.is_set():
-                process.terminate()
+                process.kill()
         return ours
 
     def _read(self, connection: Connection) -> None:

@@ -27,6 +27,8 @@ from backend.runners.messages import CaptureTask, Done, EvaluateTask, Failed, La
 
 PR_SET_PDEATHSIG = 1
 NICE = 5
+Inbox = queue.Queue[Task | str | None]
+"""Tasks to run, ids of tasks to drop, or None: stop."""
 VERSIONED = ("moe-geometry", "torch", "transformers")
 
 
@@ -55,7 +57,7 @@ def main(connection: Connection, options: WorkerOptions) -> None:
     _die_with_parent()
     if options.lane != "quick":
         os.nice(NICE)  # on two busy cores the short questions go first
-    inbox: queue.Queue[Task | str] = queue.Queue()
+    inbox: Inbox = queue.Queue()
     threading.Thread(target=_read_inbox, args=(connection, inbox), daemon=True).start()
     Worker(connection, options).serve(inbox)
 
@@ -80,26 +82,28 @@ class Worker:
         self._idle_seconds = options.idle_seconds
         self._running: dict[str, Running] = {}
 
-    def serve(self, inbox: queue.Queue[Task | str]) -> None:
-        """Until the pipe closes, or for a worker on demand until it has been idle for long enough."""
+    def serve(self, inbox: Inbox) -> None:
+        """Until told to stop, or for a worker on demand until it has been idle for long enough."""
         self._send(Ready(self._device, {name: importlib.metadata.version(name) for name in VERSIONED}))
-        while True:
-            try:
-                self._take(inbox)
-            except queue.Empty:
-                return
-            if self._running:
-                self._step(min(self._running, key=lambda task: self._running[task].left))
+        while self._take(inbox):
+            self._step(min(self._running, key=lambda task: self._running[task].left))
 
-    def _take(self, inbox: queue.Queue[Task | str]) -> None:
+    def _take(self, inbox: Inbox) -> bool:
+        """Read the inbox until there is something to run; False when there is nothing more to come."""
         while not self._running or not inbox.empty():
-            item = inbox.get(timeout=self._idle_seconds)
+            try:
+                item = inbox.get(timeout=self._idle_seconds)
+            except queue.Empty:
+                return False
+            if item is None:
+                return False
             if isinstance(item, str):
                 dropped = self._running.pop(item, None)
                 if dropped:
                     dropped.steps.close()
             else:
                 self._running[item.id] = Running(self._begin(item), _size(item))
+        return True
 
     def _begin(self, task: Task) -> Generator[Message, None, None]:
         from backend.runners import evaluation, passes
@@ -160,7 +164,7 @@ def _size(task: Task) -> int:
     return sum(len(prompt.text) // 4 for work in task.shards for prompt in work.prompts)
 
 
-def _read_inbox(connection: Connection, inbox: queue.Queue[Task | str]) -> None:
+def _read_inbox(connection: Connection, inbox: Inbox) -> None:
     try:
         while True:
             inbox.put(connection.recv())

@@ -118,6 +118,19 @@ def test_jobs_under_way_at_a_restart_say_that_the_service_stopped(live: Live) ->
     assert (found["state"], found["message"]) == ("failed", STOPPED)
 
 
+def test_a_slow_map_keeps_out_of_the_lane_of_short_questions(live: Live) -> None:
+    """A cancelled map ends its worker, since a fit cannot stop half way."""
+    words = live.add(tiny_olmoe.prompts(20, "mapped", start=1400))
+    live.answer("expert_load", words)
+    quick = live.runner.worker("quick")
+    job = live.ask("signature_embedding", words, knobs={"method": "umap"}).json()["job"]
+    live.until(job, lambda now: now["state"] == "running")
+    assert live.ask("load_entropy", words, wait=20).status_code == 200
+    live.http.delete(f"/jobs/{job}")
+    live.until(job, lambda now: live.runner.worker("slow") is None)
+    assert live.runner.worker("quick") == quick and live.runner.status == "idle"
+
+
 def test_an_unknown_job_is_not_found(live: Live) -> None:
     for reply in (
         live.http.get("/jobs/nothing"),
