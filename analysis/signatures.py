@@ -83,6 +83,21 @@ def layer_cosines(unit: Float[Tensor, "layer prompt expert"]) -> Float[Tensor, "
     return (unit @ unit.mT).clamp(-1, 1)
 
 
+def mean_cosines(unit: Float[Tensor, "layer prompt expert"]) -> Float[Tensor, "prompt prompt"]:
+    """Cosine of every two prompts, averaged over the layers where both have a direction.
+
+    Returns:
+        -1 to 1 (0 to 1 if not centred); NaN where no layer knows both.
+
+    Source:
+        Avinash 2026, arXiv 2603.11114. One product of long vectors: no layer by prompt by prompt tensor is ever held.
+    """
+    known = ~unit.isnan().any(-1)
+    long = unit.masked_fill(~known[..., None], 0).transpose(0, 1).flatten(1)
+    layers = known.to(unit.dtype).T
+    return (long @ long.T / (layers @ layers.T)).clamp(-1, 1)
+
+
 def distinct_pairs(prompts: Prompts) -> torch.Tensor:
     """Pairs of two different texts, each once.
 

@@ -22,7 +22,7 @@ Quantity = Literal["cohens_d", "within", "across"]
     title="Signature effect",
     question="In which layers does routing tell one kind of prompt from another?",
     unit="Cohen's d (pooled standard deviations); mean cosine for within and across",
-    family="specialisation",
+    family="routing",
     source="Avinash 2026, arXiv 2603.11114",
     axes=("layer",),
 )

@@ -14,6 +14,7 @@ from analysis.signatures import (
     directions,
     distinct_pairs,
     layer_cosines,
+    mean_cosines,
     no_uniform_routing,
     said,
     signatures,
@@ -27,7 +28,7 @@ DRAWN_NUMBERS = 4_000_000
     title="Signature similarity",
     question="Which prompts use the same experts?",
     unit="cosine, mean over layers (-1 to 1)",
-    family="specialisation",
+    family="routing",
     source="Avinash 2026, arXiv 2603.11114",
     axes=("prompt", "prompt_b"),
     interval="each cell is one pair of prompts: leaving prompts out leaves no value to compare",
@@ -46,7 +47,7 @@ def signature_similarity(prompt_counts: State, *, weighting: Weighting = "auto",
         routing can mean alike words and need not mean alike tasks.
     """
     shares = signatures(prompt_counts, weighting)
-    similar = layer_cosines(directions(shares, centred)).nanmean(0)
+    similar = mean_cosines(directions(shares, centred))
     pairs = similar[distinct_pairs(prompt_counts.prompts)]
     known = ~pairs.isnan()
     facts = {"mean over pairs": float(pairs.nanmean()), "pairs": int(known.sum())}
