@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,3 +29,22 @@ def live(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     settings = Settings(data=here / "data", store=here / "store", device="cpu", extra_roots=(tiny_models,))
     with serving(settings) as backend:
         yield backend
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """An empty store, and one root that checkpoints may be read from."""
+    (tmp_path / "root").mkdir()
+    return Settings(data=tmp_path / "data", store=tmp_path / "store", extra_roots=(tmp_path / "root",))
+
+
+@pytest.fixture
+def folder(settings: Settings, tiny: Path) -> Path:
+    """A whole checkpoint of one's own to spoil."""
+    return Path(shutil.copytree(tiny, settings.extra_roots[0] / "run" / "step-00020"))
+
+
+@pytest.fixture
+def tiny(tiny_models: Path) -> Path:
+    """A checkpoint that lies under no root."""
+    return tiny_models / "tiny"

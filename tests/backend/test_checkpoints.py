@@ -16,34 +16,13 @@ from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
-from analysis.slots import Shape
-from analysis.statistic import get
-from backend.checkpoints import Checkpoint, Checkpoints, inspect, load, load_tokenizer, scan
+from backend.checkpoints import Checkpoints, inspect, load, scan
 from backend.checkpoints.digests import Digests
-from backend.checkpoints.source import fetch
-from backend.errors import Conflict, NotFound, Refusal
+from backend.errors import Conflict, Refusal
 from backend.settings import Settings
 from backend.store import Store
-from tests.backend import tiny_olmoe
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_olmoe.save(tmp_path_factory.mktemp("tiny") / "tiny")
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "root").mkdir()
-    return Settings(data=tmp_path / "data", store=tmp_path / "store", extra_roots=(tmp_path / "root",))
-
-
-@pytest.fixture
-def folder(settings: Settings, tiny: Path) -> Path:
-    """A whole checkpoint of one's own to spoil."""
-    return Path(shutil.copytree(tiny, settings.extra_roots[0] / "run" / "step-00020"))
 
 
 def lab(folder: Path, **changes: Any) -> Path:
@@ -243,114 +222,3 @@ def test_a_changed_file_is_another_fingerprint_even_with_its_old_size_and_time(
     assert scan(settings.checkpoint_roots, digests)[0].fingerprint not in (before.fingerprint, after.fingerprint)
     with pytest.raises(Conflict, match="changed while"):
         load(after, "cpu")
-
-
-def test_a_large_checkpoint_is_hashed_when_it_is_asked_about(
-    settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backend.checkpoints.source.HASHED_AT_ONCE", 1000)
-    with Store.open(settings.store) as store:
-        checkpoints = Checkpoints(settings, store)
-        assert checkpoints.list()[0].fingerprint is None
-        found = checkpoints.find("run/step-00020")
-        assert found.fingerprint and load(found, "cpu")
-        again = Checkpoints(settings, store)
-        monkeypatch.setattr("hashlib.file_digest", None)
-        assert again.find("run/step-00020").fingerprint == found.fingerprint, "known from before the restart"
-
-
-def test_registering_keeps_a_folder_under_a_name_and_forgetting_leaves_its_files(
-    settings: Settings, tiny: Path, tmp_path: Path
-) -> None:
-    inner = settings.extra_roots[0] / "deep" / "deeper" / "model"
-    shutil.copytree(tiny, inner)
-    with Store.open(settings.store) as store:
-        checkpoints = Checkpoints(settings, store)
-        assert checkpoints.list() == []
-        first = checkpoints.register(str(inner))
-        assert first.id == "model" and first.registered
-        assert checkpoints.register(str(inner)) == checkpoints.find("model")
-        named = checkpoints.register(str(inner), name="mine")
-        assert named.fingerprint == first.fingerprint
-        with pytest.raises(Conflict, match="'mine' already"):
-            checkpoints.register(str(inner), name="mine")
-        assert [c.id for c in checkpoints.list()] == ["model", "mine"]
-    with Store.open(settings.store) as store:
-        checkpoints = Checkpoints(settings, store)
-        assert load(checkpoints.find("mine"), "cpu")
-        checkpoints.delete("model")
-        assert [c.id for c in checkpoints.list()] == ["mine"] and (inner / WEIGHTS).is_file()
-        with pytest.raises(NotFound, match="known: mine"):
-            checkpoints.delete("model")
-        shutil.rmtree(inner)
-        [gone] = checkpoints.list()
-        assert gone.id == "mine" and gone.error
-
-
-def test_a_checkpoint_is_verified_once_a_run_of_it_is_kept(settings: Settings, folder: Path) -> None:
-    shape = Shape(("0",), experts=2, top_k=1, model=2, hidden=2)
-    with Store.open(settings.store) as store:
-        checkpoints = Checkpoints(settings, store)
-        before = checkpoints.find("run/step-00020")
-        assert not before.verified
-        state = get("prompt_counts").empty(shape)
-        store.put_state("k", "prompt_counts", {"fingerprint": before.fingerprint}, state)
-        assert checkpoints.find("run/step-00020") == replace(before, verified=True)
-
-
-def test_what_lies_under_a_root_is_found_by_id_source_and_path_and_cannot_be_deleted(
-    settings: Settings, folder: Path
-) -> None:
-    with Store.open(settings.store) as store:
-        checkpoints = Checkpoints(settings, store)
-        found = checkpoints.find("run/step-00020")
-        assert found == checkpoints.find(found.source) == checkpoints.find(str(folder))
-        assert checkpoints.register(str(folder)) == found and store.checkpoints() == []
-        with pytest.raises(Conflict, match="always read"):
-            checkpoints.delete("run/step-00020")
-        with pytest.raises(NotFound, match="known: run/step-00020") as caught:
-            checkpoints.find("nobody")
-        assert caught.value.known == ["run/step-00020"]
-
-
-def test_loading_gives_the_stored_weights_in_evaluation_mode(settings: Settings, folder: Path) -> None:
-    model = load(fetch(str(folder), settings, None, Digests()), "cpu")
-    stored = load_file(folder / WEIGHTS)
-    assert not model.training
-    assert torch.equal(model.state_dict()["model.norm.weight"], stored["model.norm.weight"])
-
-
-def test_a_tensor_that_is_missing_is_named_and_never_made_up(settings: Settings, folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    del tensors["model.norm.weight"]
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(Refusal, match=r"lacks 1 tensors .* model\.norm\.weight"):
-        load(inspect(str(folder), settings), "cpu")
-
-
-def test_sizes_that_do_not_fit_the_config_are_refused(settings: Settings, folder: Path) -> None:
-    config(folder, hidden_size=32)
-    with pytest.raises(Refusal, match="could not load run/step-00020"):
-        load(inspect(str(folder), settings), "cpu")
-
-
-def test_a_missing_tokenizer_is_told(settings: Settings, folder: Path) -> None:
-    found = inspect(str(folder), settings)
-    assert load_tokenizer(found)("ab")["input_ids"]
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    with pytest.raises(Refusal, match=r"has no tokenizer; put its tokenizer\.json"):
-        load_tokenizer(found)
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(Refusal, match="cannot read"):
-        load_tokenizer(found)
-
-
-def test_a_broken_checkpoint_cannot_be_loaded() -> None:
-    with pytest.raises(Refusal, match="no good"):
-        load(Checkpoint("a", "a", "a", error="no good"), "cpu")
-
-
-def test_what_a_client_sees_holds_neither_stamp_nor_folder(settings: Settings, folder: Path) -> None:
-    told = inspect(str(folder), settings).to_json()
-    assert not {"stamp", "folder"} & set(told) and json.loads(json.dumps(told)) == told
