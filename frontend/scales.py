@@ -54,7 +54,7 @@ def scale_of(answers: Sequence[Answer], difference: bool = False) -> Scale:
         return _symmetric("B − A", values, band)
     if band and " over " in title and abs(band[1] - 1) < 1e-9 and values.min() >= 0:
         return _ratio(title, values, band)
-    if band and np.mean(values < band[0]) > 0.02 and np.mean(values > band[2]) > 0.02:
+    if band and _two_ways(values, band):
         return _signed(title, values, band)
     return _magnitude(title, values, band)
 
@@ -81,6 +81,12 @@ def _band(answers: Sequence[Answer]) -> tuple[float, float, float] | None:
         if np.isfinite(part).any()
     ]
     return (means[0], means[1], means[2]) if len(means) == 3 else None
+
+
+def _two_ways(values: np.ndarray, band: tuple[float, float, float]) -> bool:
+    """Whether chance lies inside the values: around zero with both signs, or with a good part beyond it on either side."""
+    around_zero = abs(band[1]) <= 0.1 * float(np.abs(values).max()) and values.min() < 0 < values.max()
+    return around_zero or min(float(np.mean(values < band[0])), float(np.mean(values > band[2]))) > 0.1
 
 
 def _symmetric(title: str, values: np.ndarray, band: tuple[float, float, float] | None) -> Scale:

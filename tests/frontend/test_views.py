@@ -186,3 +186,11 @@ def test_axis_labels_with_numbers_keep_their_places():
     assert positions(("3", "4", "7")).tolist() == [3, 4, 7]
     assert positions(("layer 1", "layer 2")).tolist() == [1, 2]
     assert positions(("code", "story")) is None
+
+
+def test_cosines_around_zero_are_signed_and_similarities_above_chance_are_magnitudes(make_answer, axis, band):
+    axes = [axis("layer", 3), axis("expert", 3)]
+    cosines = make_answer(np.linspace(-0.4, 0.3, 9).reshape(3, 3), axes, null=band(-0.2, 0.2))
+    assert {token[:3] for _, token in scale_of([cosines]).stops} == {"sig"}
+    rarely = make_answer(np.r_[np.linspace(0.1, 0.9, 98), 0.97, 0.98].reshape(10, 10), axes[:0], null=band(0.9, 0.95))
+    assert {token[:3] for _, token in scale_of([rarely]).stops} == {"mag"}
