@@ -17,7 +17,7 @@ from backend.runners.worker import WorkerOptions, main
 _CONTEXT = multiprocessing.get_context("spawn")
 
 STOPPED = "The service stopped before this was done; ask again, and what is stored already is not run twice."
-STOP_SECONDS = 2.0
+STOP_SECONDS = 5.0
 LONGEST_PAUSE = 30.0
 """Seconds before another start of a worker that keeps dying before it is up."""
 
@@ -88,13 +88,18 @@ class Lane:
             if self._options.lane == "slow" and not self._given and self._process:
                 self._process.kill()
 
+    def stop(self) -> None:
+        """Ask the worker to end; returns at once."""
+        with self._lock:
+            if not self._closing.is_set():
+                self._closing.set()
+                self._wanted.set()
+                self._send(None)
+
     def close(self) -> None:
         """End the worker; whoever still waits is told."""
-        with self._lock:
-            self._closing.set()
-            self._wanted.set()
-            self._send(None)
-            process = self._process
+        self.stop()
+        process = self._process
         if process and process.is_alive():
             process.join(STOP_SECONDS)
             process.kill()

@@ -94,4 +94,6 @@ class LocalRunner:
     def close(self) -> None:
         """End all workers."""
         for lane in self._lanes.values():
+            lane.stop()
+        for lane in self._lanes.values():
             lane.close()
