@@ -41,6 +41,7 @@ class Merged:
     def _read(self, file: Artifact) -> State:
         state = self._arrays.get_state(file)
         if state is None:
+            self._arrays.discard(file)
             raise TaskFailed(
                 f"A stored state ({file.digest[:12]}) is missing or damaged; ask again and it is made anew."
             )

@@ -80,6 +80,10 @@ class Arrays:
         data = path.read_bytes()
         return data if hashlib.sha256(data).hexdigest() == artifact.digest else None
 
+    def discard(self, artifact: Artifact) -> None:
+        """Remove a damaged file, so that what it held counts as missing and is made anew."""
+        (self._store / artifact.path).unlink(missing_ok=True)
+
     def _settle(self, draft: _Draft, kind: str, suffix: str, dtype: str, shape: tuple[int, ...]) -> Artifact:
         digest = draft.digest
         path = self._folder / digest[:2] / f"{digest}{suffix}"

@@ -135,3 +135,17 @@ def test_the_same_answer_comes_as_arrow_and_as_files(live: Live) -> None:
     for kind in wire.FORMATS:
         assert live.http.get(f"/questions/{key}", params={"format": kind}).status_code == 200
     assert live.http.get(f"/questions/{key}", params={"format": "xls"}).status_code == 422
+
+
+def test_a_damaged_state_is_told_and_made_anew(live: Live) -> None:
+    words = live.add(tiny_olmoe.prompts(4, "damaged", start=1500))
+    key = live.answer("expert_load", words)["provenance"]["key"]
+    [[path]] = live.services.store.sql(
+        "select a.path from states s join artifacts a on a.digest = s.artifact "
+        "where s.statistic = 'coactivation_counts' and s.meta like '%p1500%'"
+    ).rows
+    (live.settings.store / path).write_bytes(b"not what it was")
+    told = live.ask("coactivation", words, wait=20)
+    assert told.status_code == 503 and "missing or damaged; ask again" in told.json()["detail"]
+    assert live.answer("coactivation", words)["tokens"] > 0
+    assert live.http.get(f"/questions/{key}").status_code == 200
