@@ -84,7 +84,7 @@ def _band(answers: Sequence[Answer]) -> tuple[float, float, float] | None:
 
 
 def _two_ways(values: np.ndarray, band: tuple[float, float, float]) -> bool:
-    """Whether chance lies inside the values: around zero with both signs, or with a good part beyond it on either side."""
+    """Whether chance lies inside the values: at zero with both signs, or with a good part beyond it on either side."""
     around_zero = abs(band[1]) <= 0.1 * float(np.abs(values).max()) and values.min() < 0 < values.max()
     return around_zero or min(float(np.mean(values < band[0])), float(np.mean(values > band[2]))) > 0.1
 

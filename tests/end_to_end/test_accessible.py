@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.end_to_end.panels import ready
+from tests.end_to_end.panels import ask, open_panel, ready
 
 pytestmark = pytest.mark.browser
 
@@ -16,6 +16,19 @@ PAGES = ("/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/j
 @pytest.mark.parametrize("path", PAGES)
 def test_axe_finds_nothing_in_light_and_dark(page: Page, path: str) -> None:
     ready(page, path)
+    found = violations(page)
+    assert not found, "\n".join(found)
+
+
+def test_axe_finds_nothing_where_figures_are_drawn(page: Page) -> None:
+    open_panel(page, "router_cosine")
+    ask(page, "router_common_mode")
+    found = violations(page)
+    assert not found, "\n".join(found)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds in light and then in dark."""
     found = []
     for theme in ("light", "dark"):
         if theme == "dark":
@@ -24,7 +37,7 @@ def test_axe_finds_nothing_in_light_and_dark(page: Page, path: str) -> None:
         for violation in Axe().run(page).response["violations"]:
             nodes = "; ".join(n["html"][:200] for n in violation["nodes"][:3])
             found.append(f"{theme}: {violation['id']}: {violation['help']}: {nodes}")
-    assert not found, "\n".join(found)
+    return found
 
 
 def test_a_page_has_its_language_one_heading_and_a_way_past_the_rail(page: Page) -> None:

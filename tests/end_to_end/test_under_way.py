@@ -1,0 +1,45 @@
+"""A question under way: its stage on the plate and in the drawer, and the way to stop it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.end_to_end.conftest import Services
+from tests.end_to_end.panels import last_steps, panel, ready
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_running_question_shows_its_stage_and_can_be_cancelled(page: Page, services: Services) -> None:
+    query = f"?a={last_steps(services.api)['none']}&prompts=validation"
+    ready(page, f"/routing{query}")
+    plate = panel(page, "load_violation")
+    expect(plate).to_contain_text("Not asked yet")
+    expect(plate).to_contain_text("tokens")
+    plate.get_by_role("button", name="Ask").click()
+    expect(plate).to_have_attribute("data-state", "running")
+    expect(plate.get_by_role("progressbar")).to_be_visible()
+    page.keyboard.press("j")
+    drawer = page.get_by_role("dialog", name="Jobs")
+    expect(drawer).to_contain_text("none 0 on validation")
+    page.keyboard.press("Escape")
+    plate.get_by_role("button", name="Cancel").click()
+    expect(plate).to_have_attribute("data-state", "not-asked")
+
+
+def test_a_question_under_way_is_found_again_after_a_reload(page: Page, services: Services) -> None:
+    query = f"?a={last_steps(services.api)['kmeans']}&prompts=validation"
+    ready(page, f"/routing{query}")
+    panel(page, "load_entropy").get_by_role("button", name="Ask").click()
+    expect(panel(page, "load_entropy")).to_have_attribute("data-state", "running")
+    page.reload()
+    expect(panel(page, "load_entropy")).to_have_attribute("data-state", "running")
+    expect(panel(page, "load_entropy")).to_have_attribute("data-state", "done", timeout=240_000)
+
+
+def test_what_the_page_of_jobs_lists_has_ended_or_can_be_stopped(page: Page) -> None:
+    ready(page, "/jobs")
+    expect(page.locator("main .job").first).to_be_visible()
+    for state in page.locator("main .job").evaluate_all("jobs => jobs.map(j => j.dataset.jobState)"):
+        assert state in ("waiting", "running", "done", "cancelled")
