@@ -105,14 +105,16 @@ def assemble(
     tokenizer = vocabulary.train(document.text for part in splits for document in part.train)
     vocabulary.save(tokenizer, out, CONTEXT)
     say("packing sequences")
+    held_out: dict[str, list[Document]] = {}
     for domain in DOMAINS:
         parts = [part for part in splits if part.source.domain == domain]
         for use in ("train", "validation"):
             documents = [document for part in parts for document in getattr(part, use)]
             random.Random(f"{seed}:{domain}:{use}").shuffle(documents)
             np.save(out / f"{use}-{domain}.npy", pack(documents, tokenizer))
+            held_out[domain] = documents  # of the last use, validation
     say("choosing prompts")
-    written = prompts.write(splits, tokenizer, out / "prompts", seed)
+    written = prompts.write(splits, held_out, tokenizer, out / "prompts", seed)
     result = report.make(splits, out, seed, written, time.perf_counter() - started)
     report.save(result, out / "report.json")
     return result

@@ -71,14 +71,3 @@ def scattered(document: Document, domain: str, size: Size, tokenizer: Tokenizer,
         excerpt = at(document, domain, start, size, tokenizer)
         if excerpt:
             yield excerpt
-
-
-def consecutive(document: Document, domain: str, size: Size, tokenizer: Tokenizer) -> Iterator[Excerpt]:
-    """Yield excerpts that follow one another through a document without overlapping."""
-    end = 0
-    for match in PARAGRAPH.finditer(document.text):
-        if match.start() >= end:
-            excerpt = at(document, domain, match.start(), size, tokenizer)
-            if excerpt:
-                end = excerpt.start + len(excerpt.text)
-                yield excerpt

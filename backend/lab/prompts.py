@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 from backend.lab import excerpts, overlap, sketch
 from backend.lab.document import DOMAINS, Document
 from backend.lab.excerpts import Excerpt, Size
+from backend.lab.settings import CONTEXT
+from backend.lab.windows import windows
 
 if TYPE_CHECKING:
     from backend.lab.corpus import Split
@@ -22,9 +24,11 @@ SKETCH = "training-text.npz"
 FILES = (FOUR_TASKS, VALIDATION, PROVENANCE, SKETCH)
 EACH = 20
 SHORT = Size(least=60, wanted=96, most=120)
-VALIDATION_TOKENS = 12_000
-"""Tokens a domain. The rows are as long as the models' context, and no longer: nobody trained them beyond it."""
-FULL = Size(least=48, wanted=124, most=128)
+VALIDATION_WINDOWS = 100
+"""A domain, each as long as the models' context and no longer: nobody trained them beyond it."""
+JOINED = " + "
+Packed = Mapping[str, Sequence[Document]]
+"""Each domain's held-out documents, in the order in which they are packed."""
 ALIKE = 8
 """Two prompts that share so many words in a row are too alike to both be shown."""
 
@@ -43,7 +47,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row of a prompt set, with where it was cut from."""
+    """A row of a prompt set, with where it was cut from.
+
+    `start` counts characters into the document; for windows of the validation set, which may span documents, tokens
+    into the documents of the domain laid end to end.
+    """
 
     id: str
     text: str
@@ -67,7 +75,7 @@ class Written:
     validation_rows_seen: tuple[str, ...]
 
 
-def write(splits: Sequence["Split"], tokenizer: Tokenizer, folder: Path, seed: int) -> Written:
+def write(splits: Sequence["Split"], packed: Packed, tokenizer: Tokenizer, folder: Path, seed: int) -> Written:
     """Choose both prompt sets and write them with their provenance.
 
     Raises:
@@ -76,7 +84,7 @@ def write(splits: Sequence["Split"], tokenizer: Tokenizer, folder: Path, seed: i
     training = overlap.index(document.text for part in splits for document in part.train)
     training_sketch = sketch.sketch(document.text for part in splits for document in part.train)
     set_aside = overlap.index(document.text for part in splits for document in part.validation)
-    validation = tuple(_validation(splits, tokenizer))
+    validation = tuple(_validation(packed, tokenizer))
     four_tasks = tuple(_four_tasks(splits, tokenizer, Known(np.union1d(training, set_aside), training_sketch), seed))
     require_new(four_tasks, training)
     require_new(four_tasks, set_aside)
@@ -179,28 +187,18 @@ def _is_new(candidate: Excerpt, chosen: Iterable[Excerpt], known: Known) -> bool
     return overlap.shared(candidate.text, alike, ALIKE) == 0
 
 
-def _validation(splits: Sequence["Split"], tokenizer: Tokenizer) -> Iterator[Prompt]:
-    for domain in DOMAINS:
-        parts = [part for part in splits if part.source.domain == domain and part.validation]
-        rows: list[Excerpt] = []
-        for part in parts:
-            rows += _up_to(part.validation, domain, tokenizer, VALIDATION_TOKENS // len(parts))
-        yield from _numbered(rows, domain, "v")
-
-
-def _up_to(documents: Iterable[Document], domain: str, tokenizer: Tokenizer, tokens: int) -> list[Excerpt]:
-    """Take excerpts from all documents in turn until there are enough tokens."""
-    streams = [excerpts.consecutive(document, domain, FULL, tokenizer) for document in documents]
-    rows: list[Excerpt] = []
-    total = 0
-    for excerpt in itertools.chain.from_iterable(itertools.zip_longest(*streams)):
-        if excerpt is None:
-            continue
-        rows.append(excerpt)
-        total += excerpt.tokens
-        if total >= tokens:
-            return rows
-    raise PromptsOverlap(f"The validation documents of {domain} give {total} tokens; {tokens} are needed.")
+def _validation(packed: Packed, tokenizer: Tokenizer) -> Iterator[Prompt]:
+    for domain, documents in packed.items():
+        for number, window in enumerate(windows(documents, tokenizer, VALIDATION_WINDOWS, CONTEXT), start=1):
+            yield Prompt(
+                f"{domain}-v{number:03d}",
+                window.text,
+                domain,
+                JOINED.join(dict.fromkeys(document.source for document in window.documents)),
+                JOINED.join(document.name for document in window.documents),
+                window.start,
+                window.tokens,
+            )
 
 
 def _numbered(rows: Sequence[Excerpt], domain: str, mark: str) -> Iterator[Prompt]:

@@ -91,7 +91,7 @@ def test_provenance_names_the_origin_of_every_row_and_its_length(
 
 def test_the_two_sets_share_no_document(four_tasks: Rows, validation: Rows, provenance: dict) -> None:
     first, second = (
-        {(origin["source"], origin["document"]) for row in rows for origin in [provenance["prompts"][row["id"]]]}
+        {name for row in rows for name in provenance["prompts"][row["id"]]["document"].split(prompts.JOINED)}
         for rows in (four_tasks, validation)
     )
     assert not first & second
