@@ -24,7 +24,7 @@ from backend.settings import Settings
 def test_max_violation_of_the_prompt_set_is_that_of_the_training_log(root: Path, settings: Settings, run: str) -> None:
     line = [json.loads(row) for row in (root / f"data/checkpoints/{run}/log.jsonl").read_text().splitlines()]
     logged = next(row for row in line if row["kind"] == "validation" and row["step"] == 3000)
-    shipped = replace(settings, checkpoint_roots=(root / "data/checkpoints",))
+    shipped = replace(settings, data=root / "data")
     checkpoint = inspect(str(root / f"data/checkpoints/{run}/step-03000"), shipped)
     model, tokenizer = load(checkpoint, "cpu"), load_tokenizer(checkpoint)
     rows = read_file(root / "data/prompts/validation.jsonl").prompts
