@@ -21,6 +21,18 @@ from backend.settings import Settings
 HASHED_AT_ONCE = 256 << 20
 """Weights up to this many bytes are hashed when they are listed; larger ones when they are first asked about."""
 
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _STEP = re.compile(r"step-(\d+)")
 
@@ -79,7 +91,7 @@ def within(path: Path, roots: tuple[Path, ...]) -> bool:
 def read_folder(folder: Path, roots: tuple[Path, ...] | None, digests: Digests, hash_all: bool = False) -> Checkpoint:
     """A local folder's checkpoint, named RUN/STEP where the folders are so named; raises `Refusal`."""
     raw = read_config(folder)
-    files = [folder / "config.json", *weight_files(folder)]
+    files = read_files(folder)
     if roots is not None and (outside := [p.name for p in files if not within(p, roots)]):
         raise Refusal(f"{folder / outside[0]} is a link to a place outside the folders that checkpoints are read from.")
     stamp = folder_stamp(files)
@@ -106,15 +118,21 @@ def run_and_step(folder: Path) -> tuple[str | None, int | None]:
 
 def current_stamp(folder: Path) -> str:
     """The stamp of a folder's files as they are now."""
-    return folder_stamp([folder / "config.json", *weight_files(folder)])
+    return folder_stamp(read_files(folder))
 
 
-def _fingerprint(raw: dict[str, Any], weights: list[Path], digests: Digests, hash_all: bool) -> str | None:
-    """SHA-256 over the config's meaning and the content of every weight file."""
-    if not hash_all and sum(p.stat().st_size for p in weights) > HASHED_AT_ONCE:
-        contents = [digests.known(p) for p in weights]
+def read_files(folder: Path) -> list[Path]:
+    """Every file that decides an answer: config, weights, and the tokenizer, which decides what the model is shown."""
+    tokenizer = [folder / name for name in TOKENIZER if (folder / name).is_file()]
+    return [folder / "config.json", *weight_files(folder), *tokenizer]
+
+
+def _fingerprint(raw: dict[str, Any], files: list[Path], digests: Digests, hash_all: bool) -> str | None:
+    """SHA-256 over the config's meaning and the content of every weight and tokenizer file."""
+    if not hash_all and sum(p.stat().st_size for p in files) > HASHED_AT_ONCE:
+        contents = [digests.known(p) for p in files]
     else:
-        contents = [digests.of(p) for p in weights]
+        contents = [digests.of(p) for p in files]
     if None in contents:
         return None
     return hashlib.sha256(json.dumps([raw, contents], sort_keys=True).encode()).hexdigest()

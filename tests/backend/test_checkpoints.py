@@ -220,5 +220,13 @@ def test_a_changed_file_is_another_fingerprint_even_with_its_old_size_and_time(
     assert after.fingerprint != before.fingerprint
     config(folder, rope_theta=5.0)
     assert scan(settings.checkpoint_roots, digests)[0].fingerprint not in (before.fingerprint, after.fingerprint)
+
+
+def test_another_tokenizer_is_another_fingerprint(settings: Settings, folder: Path) -> None:
+    seen = [scan(settings.checkpoint_roots)[0].fingerprint]
+    for text in ('{"clean_up_tokenization_spaces": true}', '{"clean_up_tokenization_spaces": false}'):
+        (folder / "tokenizer_config.json").write_text(text)
+        seen.append(scan(settings.checkpoint_roots)[0].fingerprint)
+    assert len(set(seen)) == 3
     with pytest.raises(Conflict, match="changed while"):
         load(after, "cpu")
