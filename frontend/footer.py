@@ -13,6 +13,9 @@ from frontend.attributes import hyphened
 if TYPE_CHECKING:
     from frontend.panel import Panel
 
+FACTS = 8
+"""Single numbers shown under a figure: enough for an effect with its spread, its pairs and its permutation p."""
+
 
 def foot(panel: Panel) -> html.Footer:
     """The footer of a panel in any state."""
@@ -27,11 +30,11 @@ def foot(panel: Panel) -> html.Footer:
             **hyphened({"data-act": "ask", "aria-label": f"Add step 0 to {panel.title}"}),
         )
         facts.append(html.Span(start, className="fact"))
-    caveat = panel.measure.get("caveat")
-    return html.Footer(
-        [html.Div(facts, className="facts"), *([html.Div(caveat, className="caveat")] if caveat else [])],
-        className="plate-foot",
-    )
+    # The measure's own caveat first, then what only these answers know: a cut prompt, a reason for a NaN, a weighting.
+    own = [str(panel.measure.get("caveat") or "")]
+    told = [caveat for side in panel.sides for caveat in side.answer.caveats]
+    caveats = [html.Div(caveat, className="caveat") for caveat in dict.fromkeys(own + told) if caveat]
+    return html.Footer([html.Div(facts, className="facts"), *caveats], className="plate-foot")
 
 
 def _facts(panel: Panel) -> list[str]:
@@ -54,7 +57,7 @@ def _facts(panel: Panel) -> list[str]:
     )
     extra = [
         f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
-        for k, v in list(answer.facts.items())[: 4 if panel.place.sides in ("one", "both") else 0]
+        for k, v in list(answer.facts.items())[: FACTS if panel.place.sides in ("one", "both") else 0]
     ]
     return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
 

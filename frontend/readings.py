@@ -16,8 +16,8 @@ TOO_FEW = 2000
 def sentence(sides: Sequence[Side]) -> str:
     """What the values say, with what they said at step 0 where that stands beside them."""
     first = sides[0].answer
-    if not np.isfinite(first.values).any():
-        return "Undefined everywhere: " + (_why(first) or "the answer holds no finite value") + "."
+    if not any(np.isfinite(side.answer.values).any() for side in sides):
+        return _capital(_undefined(first)) + "."
     kind = kind_of(first)
     told = [_of(kind, side.answer) for side in sides]
     if len(sides) == 1:
@@ -52,7 +52,7 @@ def caution(answer: Answer) -> str | None:
 
 def _of(kind: str, answer: Answer) -> str:
     if not np.isfinite(answer.values).any():
-        return "undefined"
+        return _undefined(answer)
     return {"number": _number, "scatter": _scatter, "matrix": _matrix, "mosaic": _mosaic, "line": _line}.get(
         kind, _cells
     )(answer)
@@ -143,8 +143,10 @@ def _blank(answer: Answer) -> str:
     return f"; {blank} blank, undefined" if blank else ""
 
 
-def _why(answer: Answer) -> str:
-    return next((c for c in reversed(answer.caveats)), "").rstrip(".")
+def _undefined(answer: Answer) -> str:
+    # A caveat that explains a NaN says so by its first word; the others are about numbers that exist.
+    why = next((c.removeprefix("NaN: ") for c in answer.caveats if c.startswith("NaN: ")), "")
+    return "undefined everywhere: " + (why.rstrip(".") or "the answer holds no finite value")
 
 
 def _mean(values: np.ndarray) -> float:
