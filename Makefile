@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install up test check bench test-compose chromium clean
+.PHONY: help install up test check check-types check-laws bench test-compose chromium clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
@@ -30,9 +30,14 @@ test: $(DEV) chromium ## every test but compose: laws, services, a real browser
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j2 check-types check-laws
+
+check-types:
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not slow and not browser"
+
+check-laws:
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not browser"
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run

@@ -16,6 +16,8 @@ from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM, LabMoeModel, ini
 from analysis.lab.routers import DENSE, router_names
 from analysis.lab.step import evaluation_step, max_violation, training_step, update_routers
 
+pytestmark = pytest.mark.slow
+
 EVERY = (*router_names(), DENSE)
 
 

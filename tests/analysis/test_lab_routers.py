@@ -9,6 +9,8 @@ from analysis.lab.model import LabMoeConfig
 from analysis.lab.router import Router, sign_step
 from analysis.lab.routers import build_router, router_names
 
+pytestmark = pytest.mark.slow
+
 EXPERTS, MODEL, TOP_K, TOKENS = 4, 6, 2, 50
 
 

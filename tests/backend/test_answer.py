@@ -6,10 +6,13 @@ import threading
 
 import numpy as np
 import pyarrow.parquet
+import pytest
 
 from backend import wire
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_same_question_is_answered_from_the_store_without_a_model(live: Live) -> None:

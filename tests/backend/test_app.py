@@ -21,6 +21,8 @@ from backend.settings import Settings
 from backend.store import Store, serving
 from tests.backend import answers, tiny_olmoe
 
+pytestmark = pytest.mark.slow
+
 API = "/api/v1"
 MEBIBYTE = 1 << 20
 

@@ -18,6 +18,8 @@ from backend.adapters.fused import FusedLayer
 from backend.adapters.law import verify
 from tests.backend import tiny_moe
 
+pytestmark = pytest.mark.slow
+
 TEXT = torch.arange(40, 72)
 
 

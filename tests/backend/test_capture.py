@@ -22,6 +22,8 @@ from backend.capture import Captured, CaptureOptions, capture, verified
 from tests.backend import tiny_moe
 from tests.backend.tiny_moe import EXPERTS, TOP_K
 
+pytestmark = pytest.mark.slow
+
 TEXTS = (
     "for n in range(9):\n    print(n)",
     "A fact.",

@@ -17,6 +17,8 @@ from backend.capture.tokens import NOWHERE, encode, surface
 from backend.prompts import Prompt
 from tests.backend import tiny_moe
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = "<end>{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}\n{% endfor %}[assistant] "
 
 

@@ -17,6 +17,8 @@ from backend.settings import Settings
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live, serving
 
+pytestmark = pytest.mark.slow
+
 KEYS = {"measure", "values", "axes", "unit", "null", "interval", "caveats", "facts", "tokens", "prompts", "provenance"}
 
 

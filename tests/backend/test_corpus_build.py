@@ -13,6 +13,8 @@ from backend.lab import corpus, prompts, report, vocabulary
 from backend.lab.corpus import Share
 from backend.lab.document import DOMAINS, Document, Source
 
+pytestmark = pytest.mark.slow
+
 SHARE = Share(train=60_000, validation=60_000, prompts=24)
 SHARES = {domain: SHARE for domain in DOMAINS}
 SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]

@@ -14,6 +14,8 @@ from backend.jobs import STOPPED, Jobs
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def long_set(live: Live) -> str:

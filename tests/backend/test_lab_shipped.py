@@ -17,6 +17,8 @@ from backend.lab.model_files import load_state, relative_distance, state, step_f
 from backend.lab.ship import SHIPPED
 from backend.lab.train import FIRST_BATCHES, finished, moments, read_settings
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINTS = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
 MEGABYTE = 1_000_000
 

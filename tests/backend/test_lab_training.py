@@ -24,6 +24,8 @@ from backend.lab.settings import DOMAINS, RunSettings, UnknownSize, lab_config
 from backend.lab.summary import summary
 from backend.lab.train import finished, moments, train
 
+pytestmark = pytest.mark.slow
+
 WORDS = 60
 TINY = RunSettings(router="kmeans", seed=0, size="s32", steps=3, balancing=0.01, stored=(0, 2, 3), evaluate_every=2)
 

@@ -19,6 +19,8 @@ from backend.runners.lane import STOPPED
 from backend.runners.local import LocalRunner
 from backend.runners.messages import EvaluateTask
 
+pytestmark = pytest.mark.slow
+
 ORPHANS = """
 import sys, time
 from pathlib import Path

@@ -22,6 +22,8 @@ from backend.prompts import Prompt, PromptSet
 from backend.store import Store, StoreBusy, serving
 from tests.backend import answers
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Shape(("1", "3"), experts=4, top_k=2, model=8, hidden=8)
 
 

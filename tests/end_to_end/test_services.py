@@ -14,6 +14,8 @@ from playwright.sync_api import Browser
 from tests.end_to_end.conftest import Services, free_port, serve, wait_for
 from tests.end_to_end.panels import last_steps
 
+pytestmark = pytest.mark.slow
+
 MEBIBYTE = 1 << 20
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ALLOWED_IN_ANALYSIS = {"analysis", "torch", "numpy", "scipy", "sklearn", "jaxtyping"} | sys.stdlib_module_names
 PLANTED = {
     "analysis/measures/planted_service.py": "def f():\n    import fastapi\n",

@@ -56,6 +56,7 @@ def test_every_path_in_the_readme_exists(root: Path) -> None:
     assert linked and not [target for target in linked if not (root / target).exists()]
 
 
+@pytest.mark.slow
 def test_every_command_line_in_a_document_exists(root: Path, tracked: tuple[Path, ...]) -> None:
     spoken = {
         tuple(words)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("analysis", "backend", "frontend")
 # What may stand on the top level; dot files besides.
 TOP_LEVEL = {
