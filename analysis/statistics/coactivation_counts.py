@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
+from analysis.ranks import by_rank
 from analysis.slots import BLOCKS, RouteBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
@@ -13,6 +15,7 @@ from analysis.statistic import Spec, statistic
     needs=("routes",),
     arrays={
         "both": Spec(("block", "layer", "expert", "expert_b"), torch.int64),
+        "adjacent": Spec(("block", "layer", "expert", "expert_b"), torch.int64),
         "tokens": Spec(("block",), torch.int64),
     },
 )
@@ -20,14 +23,16 @@ def coactivation_counts(batch: RouteBatch) -> dict[str, Tensor]:
     """Tokens that selected both experts, before capacity; the diagonal counts the tokens that selected the one.
 
     Returns:
-        `both`: tokens, 0 to T, symmetric; `tokens`: all tokens of the block.
+        `both`: tokens, 0 to T, symmetric; `adjacent`: those where the two stood next to each other in rank, symmetric,
+        zero diagonal; `tokens`: all tokens of the block.
 
     Source:
-        Muennighoff et al. 2024, arXiv 2409.02060 (all pairs, not only neighbours in rank as in its script).
+        Muennighoff et al. 2024, arXiv 2409.02060: all pairs as in its text, neighbours in rank as in its script.
     """
     experts, layers = batch.shape.experts, len(batch.shape.layers)
     blocks = block_of_token(batch.prompts, batch.keys)
     both = torch.zeros(BLOCKS, layers, experts, experts, dtype=torch.int64, device=blocks.device)
+    ranked = by_rank(batch.indices.long(), batch.weights)
     for layer, indices in enumerate(batch.indices):
         # One column more, cut off again: identity experts (index >= E) pair with nobody. Exact in float32 up to 2^24
         # tokens a batch.
@@ -36,4 +41,17 @@ def coactivation_counts(batch: RouteBatch) -> dict[str, Tensor]:
         for block in blocks.unique().tolist():
             rows = chosen[blocks == block, :experts]
             both[block, layer] = (rows.T @ rows).long()
-    return {"both": both, "tokens": torch.bincount(blocks, minlength=BLOCKS)}
+    adjacent = _adjacent(ranked, blocks, experts)
+    return {"both": both, "adjacent": adjacent, "tokens": torch.bincount(blocks, minlength=BLOCKS)}
+
+
+def _adjacent(
+    ranked: Int[Tensor, "layer token k"], blocks: Int[Tensor, " token"], experts: int
+) -> Int[Tensor, "block layer expert expert_b"]:
+    layers, (first, second) = len(ranked), (ranked[..., :-1], ranked[..., 1:])
+    cell = blocks[None, :, None] * layers + torch.arange(layers, device=blocks.device)[:, None, None]
+    cell = (cell * experts + first) * experts + second
+    real = (first < experts) & (second < experts)
+    size = (BLOCKS, layers, experts, experts)
+    one_way = torch.bincount(cell[real], minlength=BLOCKS * layers * experts**2).view(size)
+    return one_way + one_way.mT
