@@ -11,7 +11,7 @@ from torch import Tensor
 from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
-from analysis.signatures import Weighting, directions, distinct_pairs, layer_cosines, said, signatures
+from analysis.signatures import Form, Weighting, distinct_pairs, form_said, prompt_cosines, said, signatures
 from analysis.statistic import State
 
 DRAWS = 999
@@ -27,9 +27,17 @@ Quantity = Literal["cohens_d", "within", "across"]
     axes=("layer",),
 )
 def signature_effect(
-    prompt_counts: State, *, quantity: Quantity = "cohens_d", weighting: Weighting = "auto", centred: bool = False
+    prompt_counts: State,
+    *,
+    quantity: Quantity = "cohens_d",
+    weighting: Weighting = "auto",
+    form: Form = "plain",
+    centred: bool = False,
 ) -> Values:
     """Cohen's d of the cosines of same-category pairs against those of different categories, per layer.
+
+    `plain` cosines as published. `noise_corrected` and `length_matched` take out that short prompts look unlike each
+    other by counting noise alone.
 
     Returns:
         One number per layer: d (0 is no effect), or the mean cosine within or across categories. The facts hold within,
@@ -46,7 +54,7 @@ def signature_effect(
         pairs. Categories that differ in length or vocabulary differ in routing for that reason too.
     """
     labels = label_codes(prompt_counts.prompts.categories)[None]
-    within, across = within_and_across(_cosines(prompt_counts, weighting, centred), _pairs(prompt_counts), labels)
+    within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
     values = _quantity(within, across, quantity)[0]
     effect = cohens_d(within, across)[0, -1]
     facts = {
@@ -58,14 +66,20 @@ def signature_effect(
         "pairs": int(within.count[0, -1] + across.count[0, -1]),
     }
     caveats = said(prompt_counts, weighting, signatures(prompt_counts, weighting))
-    if bool(values.isnan().any()) and not caveats:
-        caveats = ("NaN: too few pairs with a signature, or none of them differ.",)
-    return Values(values[:-1], facts=facts, caveats=caveats)
+    if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
+        caveats += ("NaN: too few pairs with a signature, or none of them differ.",)
+    return Values(values[:-1], facts=facts, caveats=(*form_said(prompt_counts, weighting, form), *caveats))
 
 
 @signature_effect.chance
 def null(
-    prompt_counts: State, *, quantity: Quantity, weighting: Weighting, centred: bool, generator: torch.Generator
+    prompt_counts: State,
+    *,
+    quantity: Quantity,
+    weighting: Weighting,
+    form: Form,
+    centred: bool,
+    generator: torch.Generator,
 ) -> Chance:
     """The same numbers under shuffled category labels.
 
@@ -77,16 +91,16 @@ def null(
     """
     labels = label_codes(prompt_counts.prompts.categories)
     labels = torch.cat([labels[None], shuffled(labels, DRAWS, generator)])
-    within, across = within_and_across(_cosines(prompt_counts, weighting, centred), _pairs(prompt_counts), labels)
+    within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
     effects, drawn = cohens_d(within, across)[:, -1], _quantity(within, across, quantity)[1:, :-1]
     p = float((effects >= effects[0] - 1e-12).double().mean()) if not bool(effects[0].isnan()) else torch.nan
     how = f"{DRAWS} random permutations of the category labels"
     return Chance(drawn.mean(0), *central_band(drawn), how, {"permutation p": p})
 
 
-def _cosines(counts: State, weighting: Weighting, centred: bool) -> Float[Tensor, "row prompt prompt"]:
+def _cosines(counts: State, weighting: Weighting, form: Form, centred: bool) -> Float[Tensor, "row prompt prompt"]:
     # One more row than layers: the mean over layers, whose effect is the published number.
-    cosines = layer_cosines(directions(signatures(counts, weighting), centred))
+    cosines = prompt_cosines(counts, weighting, form, centred)
     return torch.cat([cosines, cosines.nanmean(0, keepdim=True)])
 
 
