@@ -1,0 +1,199 @@
+"""Mean Jacobians of a layer's experts in closed form, and all their inner products without holding them all.
+
+For y = down phi(gate x, up x) with phi elementwise, dy/dx = down (diag(a) gate + diag(b) up), where a and b are the
+slopes of phi at x. The weights do not depend on x, so the mean over tokens needs only the mean of a and of b: two
+vectors per expert. Nothing here differentiates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.precision import working_dtype
+from analysis.slots import Layered
+
+BUDGET = 256 * 2**20
+"""Bytes of working memory that the Gram of all pairs may take, beside the weights themselves."""
+
+_CHUNK = 2**16  # products summed in the working precision before they are added up in float64
+
+
+@dataclass(frozen=True, eq=False)
+class MeanJacobians:
+    """One mean Jacobian per expert of a layer, not multiplied out: weights as they are, and the mean slopes of phi.
+
+    `gate` and `gate_slope` are None for experts without a gate. A slope of NaN (no tokens) makes its expert NaN and no
+    other.
+    """
+
+    gate: Float[Tensor, "expert hidden model"] | None
+    up: Float[Tensor, "expert hidden model"]
+    down: Float[Tensor, "expert model hidden"]
+    gate_slope: Float[Tensor, "expert hidden"] | None
+    up_slope: Float[Tensor, "expert hidden"]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which precision they are multiplied out."""
+        return working_dtype(self.up)
+
+    def inner(self, expert: int, columns: slice = slice(None)) -> Float[Tensor, "hidden column"]:
+        """diag(a) gate + diag(b) up of one expert: what its down projection is applied to."""
+        up = self.up[expert][:, columns].to(self.dtype)
+        found = self.up_slope[expert].to(self.dtype)[:, None] * up
+        if self.gate is None or self.gate_slope is None:
+            return found
+        gate = self.gate[expert][:, columns].to(self.dtype)
+        return found.addcmul_(self.gate_slope[expert].to(self.dtype)[:, None], gate)
+
+    def dense(self, expert: int) -> Float[Tensor, "model model"]:
+        """The mean Jacobian of one expert: one product of two matrices."""
+        return self.down[expert].to(self.dtype) @ self.inner(expert)
+
+    def along(self, directions: Float[Tensor, "direction model"]) -> Float[Tensor, "expert direction model"]:
+        """Each expert's mean Jacobian times each direction, without building it."""
+        v, found = directions.to(self.dtype), []
+        for expert in range(len(self.up)):
+            hidden = self.up_slope[expert].to(self.dtype) * (v @ self.up[expert].to(self.dtype).mT)
+            if self.gate is not None and self.gate_slope is not None:
+                hidden += self.gate_slope[expert].to(self.dtype) * (v @ self.gate[expert].to(self.dtype).mT)
+            found.append(hidden @ self.down[expert].to(self.dtype).mT)
+        return torch.stack(found)
+
+
+def of_layer(
+    weights: tuple[Layered | None, Layered, Layered],
+    slopes: tuple[Float[Tensor, "layer expert hidden"] | None, Float[Tensor, "layer expert hidden"]],
+    layer: int,
+) -> MeanJacobians:
+    """The mean Jacobians of one layer, from weight slots (gate, up, down) and mean slopes (by gate, by up).
+
+    Returns:
+        In units of output per unit of input; the weights are read here, one layer at a time.
+
+    Source:
+        Ours: all layers at once do not fit.
+    """
+    gate, up, down = (None if slot is None else slot[layer] for slot in weights)
+    assert up is not None and down is not None
+    return MeanJacobians(gate, up, down, None if slopes[0] is None else slopes[0][layer], slopes[1][layer])
+
+
+def gram(jacobians: MeanJacobians, budget: int = BUDGET) -> Float[Tensor, "expert expert"]:
+    """Inner products <J_e, J_f> of all pairs of mean Jacobians, exact.
+
+    Blocks of input columns of every J are formed and dropped, so E x model x width numbers are held and never E x model
+    x model; the inner map of a column is formed once, which blocks of output rows would not allow.
+
+    Args:
+        jacobians: The layer's.
+        budget: Bytes the blocks may take.
+
+    Returns:
+        Symmetric, in squared units of the Jacobian, float64; NaN in the rows of an expert without tokens.
+
+    Source:
+        Liu 2026, arXiv 2605.16349, for the quantity; the blocks are ours.
+    """
+    experts, model = jacobians.down.shape[:2]
+    size = torch.empty((), dtype=jacobians.dtype).element_size()
+    width = min(model, max(1, budget // (experts * model * size)))
+    total = torch.zeros(experts, experts, dtype=torch.float64, device=jacobians.up.device)
+    block = torch.empty(experts, model, width, dtype=jacobians.dtype, device=jacobians.up.device)
+    for start in range(0, model, width):
+        columns = slice(start, min(start + width, model))
+        held = block[..., : columns.stop - start]
+        for expert in range(experts):
+            held[expert] = jacobians.down[expert].to(jacobians.dtype) @ jacobians.inner(expert, columns)
+        total += row_products(held.reshape(experts, -1))
+    return total
+
+
+def row_products(rows: Float[Tensor, "row entry"]) -> Float[Tensor, "row row"]:
+    """Inner products of all pairs of long rows, summed up in float64 whatever the rows are in.
+
+    Returns:
+        Symmetric, float64, in the squared unit of the rows.
+
+    Source:
+        Ours: millions of float32 products lose digits when they are summed in one go.
+    """
+    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    for start in range(0, rows.shape[1], _CHUNK):
+        part = rows[:, start : start + _CHUNK]
+        total += (part @ part.mT).double()
+    return (total + total.mT) / 2
+
+
+def pair_product(jacobians: MeanJacobians, first: int, second: int) -> Float[Tensor, ""]:
+    """<J_e, J_f> of one pair through hidden x hidden products: cheaper than forming them for a handful of pairs.
+
+    Returns:
+        The inner product, in squared units of the Jacobian.
+
+    Source:
+        Ours: tr((D A)'(D' A')) = sum of (D'D') * (A A''), elementwise, with D down and A the inner map.
+    """
+    down = [jacobians.down[e].to(jacobians.dtype) for e in (first, second)]
+    inner = [jacobians.inner(e) for e in (first, second)]
+    return ((down[0].mT @ down[1]) * (inner[0] @ inner[1].mT)).sum(dtype=torch.float64)
+
+
+def cosines(products: Float[Tensor, "*case expert expert"]) -> Float[Tensor, "*case expert expert"]:
+    """Cosines from a Gram.
+
+    Returns:
+        -1 to 1, 1 on the diagonal; NaN for an expert of norm 0 or NaN.
+
+    Source:
+        Ours.
+    """
+    norms = products.diagonal(dim1=-2, dim2=-1).sqrt()
+    found = (products / (norms[..., :, None] * norms[..., None, :])).clamp(-1, 1)
+    same = torch.eye(products.shape[-1], dtype=torch.bool, device=products.device)
+    return torch.where(same & ~found.isnan(), torch.ones_like(found), found)
+
+
+@lru_cache(maxsize=16)
+def probes(model: int, count: int, seed: int = 0) -> Float[Tensor, "probe model"]:
+    """Fixed random directions v with E[v v'] = I, so that E|J v|^2 is the squared Frobenius norm of J.
+
+    They are orthogonal to each other, frame by frame of `model`, which makes a whole frame exact and a part of it
+    better than independent directions.
+
+    Returns:
+        Rows of length sqrt(model), float64; do not write into them.
+
+    Source:
+        Hutchinson 1990; orthogonal probes: ours, uniform frames by QR (Mezzadri 2007).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    frames = []
+    for start in range(0, count, model):
+        wanted = min(model, count - start)
+        q, r = torch.linalg.qr(torch.randn(model, wanted, dtype=torch.float64, generator=generator))
+        frames.append((q * r.diagonal().sign()).mT * model**0.5)
+    return torch.cat(frames)
+
+
+def sketched_cosines(
+    images: Float[Tensor, "expert probe model"],
+) -> tuple[Float[Tensor, "expert expert"], Float[Tensor, "expert expert"]]:
+    """Cosines between Jacobians from their images of the same probes, and how far they may be off.
+
+    Returns:
+        Cosines, -1 to 1, and their standard errors (jackknife over probes, NaN for one probe).
+
+    Source:
+        <J_e, J_f> = E <J_e v, J_f v>: Hutchinson 1990; jackknife of a ratio: Efron & Stein 1981.
+    """
+    each = torch.einsum("epm,fpm->pef", images.double(), images.double())
+    whole, count = each.sum(0), len(each)
+    without = cosines(whole - each)
+    error = ((count - 1) / count * (without - without.mean(0)).square().sum(0)).sqrt()
+    return cosines(whole), torch.where(torch.tensor(count > 1), error, torch.nan)
