@@ -1,0 +1,177 @@
+"""How alike prompts would be if experts had no names or routing were blind: floors under the signature effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from analysis.cosines import unit_rows
+from analysis.effect import label_codes, within_and_across
+from analysis.errors import BadKnob
+from analysis.measure import Values, measure
+from analysis.nulls import uniform_loads
+from analysis.result import Axis
+from analysis.signatures import Weighting, directions, distinct_pairs, layer_cosines, said, signatures, weighting_of
+from analysis.statistic import State
+
+DRAWS = 50
+QUANTITIES = ("within", "across", "permuted", "balanced")
+Method = Literal["closed_form", "simulated"]
+Permuted = Literal["experts", "slots"]
+Balanced = Literal["distinct", "independent"]
+NO_BALANCE = "NaN: combine weights cannot be dealt out anew, and blind routing does not say what they would be."
+
+
+@measure(
+    title="Signature baselines",
+    question="Are prompts of one category routed more alike than nameless experts or blind routing would make them?",
+    unit="mean cosine over pairs of prompts (0 to 1)",
+    family="routing",
+    source="Avinash 2026, arXiv 2603.11114 (permutation and load-balance baselines); the closed forms are ours",
+    axes=("layer", "quantity"),
+    null="two of its four lines are themselves what chance gives",
+    slow_if={"method": "simulated"},
+)
+def signature_baselines(
+    prompt_counts: State,
+    *,
+    permuted: Permuted = "experts",
+    balanced: Balanced = "distinct",
+    method: Method = "closed_form",
+    weighting: Weighting = "auto",
+    seed: int = 0,
+) -> Values:
+    """Mean cosine within and across categories, beside the same mean over all pairs under two kinds of chance.
+
+    `permuted`: `experts` gives the experts of each prompt and layer new names at random, whose average is
+    `(sum a)(sum b) / (E |a| |b|)` exactly; `slots` deals all selections of a layer out to the prompts anew. `balanced`:
+    blind routing of each prompt's tokens to k `distinct` experts, about `1 / (1 + (E - k) / (T k))`, or of each of its
+    kT slots by itself (`independent`), about `1 / (1 + (E - 1) / (T k))`. The paper does not say which of each pair it
+    means. `simulated` draws instead: all forms but the first are ratios of averages, half a hundredth too low at T = 8.
+
+    Returns:
+        Layer by quantity, 0 to 1. NaN for `balanced` of combine weights.
+
+    Raises:
+        TooFew: If there are not two categories, or no category has two prompts.
+        BadKnob: If the seed is negative.
+
+    Source:
+        Avinash 2026, arXiv 2603.11114, reports within > balanced > across.
+
+    Caveat:
+        Within above balanced says that prompts share experts, not that they share them because of the task: the same
+        words do it too. Where prompts differ in length, so do their floors; both floors are means over all pairs.
+    """
+    if seed < 0:
+        raise BadKnob(f"seed={seed}; seeds start at 0")
+    pairs, shares = distinct_pairs(prompt_counts.prompts), signatures(prompt_counts, weighting)
+    labels = label_codes(prompt_counts.prompts.categories)[None]
+    within, across = within_and_across(layer_cosines(directions(shares, False)), pairs, labels)
+    chance = _closed if method == "closed_form" else _drawn
+    floors = chance(prompt_counts, shares, pairs, (permuted, balanced, weighting), seed)
+    values = torch.stack([within.mean[0], across.mean[0], *floors], -1)
+    caveats = said(prompt_counts, weighting, shares)
+    if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
+        caveats += (NO_BALANCE,)
+    return Values(
+        values, (Axis("layer", prompt_counts.shape.layers), Axis("quantity", QUANTITIES)), caveats, _facts(values)
+    )
+
+
+def _facts(values: Float[Tensor, "layer quantity"]) -> dict[str, int | float | str]:
+    means = {name: float(mean) for name, mean in zip(QUANTITIES, values.nanmean(0), strict=True)}
+    known = sorted((n for n in QUANTITIES if means[n] == means[n]), key=lambda name: -means[name])
+    return {**{f"mean {name}": means[name] for name in known}, "order": " > ".join(known)}
+
+
+def _closed(
+    counts: State,
+    shares: Float[Tensor, "prompt layer expert"],
+    pairs: Bool[Tensor, "prompt prompt"],
+    reading: tuple[Permuted, Balanced, Weighting],
+    seed: int,
+) -> list[Float[Tensor, " layer"]]:
+    """All four expectations are products of one number per prompt."""
+    permuted, balanced, weighting = reading
+    weighted = weighting_of(counts, weighting) == "weight"
+    experts, top_k = counts.shape.experts, counts.shape.top_k
+    if permuted == "experts":
+        renamed = shares.sum(-1) / (experts**0.5 * shares.norm(dim=-1))
+    else:
+        renamed = torch.nan * shares.sum(-1) if weighted else _dealt_anew(counts["selected"].double())
+    spread = (experts - top_k if balanced == "distinct" else experts - 1) / (top_k * counts["tokens"].double())
+    blind = ((1 + spread) ** -0.5)[:, None] * torch.ones_like(renamed)
+    blind = torch.where(counts["tokens"][:, None] > 0, blind, torch.nan)
+    if counts.soft or weighted:
+        blind = blind * torch.nan
+    return [_mean_product(each[..., None], pairs) for each in (renamed, blind)]
+
+
+def _drawn(
+    counts: State,
+    shares: Float[Tensor, "prompt layer expert"],
+    pairs: Bool[Tensor, "prompt prompt"],
+    reading: tuple[Permuted, Balanced, Weighting],
+    seed: int,
+) -> list[Float[Tensor, " layer"]]:
+    """The same four by drawing: `DRAWS` worlds, their means over pairs averaged."""
+    permuted, balanced, weighting = reading
+    generator, weighted = torch.Generator().manual_seed(seed), weighting_of(counts, weighting) == "weight"
+    nothing = torch.full((shares.shape[1],), torch.nan, dtype=torch.float64)
+    if permuted == "experts":
+        renamed = _average(_renamed(shares, generator), pairs)
+    else:
+        renamed = nothing if weighted else _average(_dealt(counts["selected"], generator), pairs)
+    if weighted or counts.soft:
+        return [renamed, nothing]
+    shape, tokens = counts.shape, counts["tokens"]
+    rounds, size = (tokens, shape.top_k) if balanced == "distinct" else (tokens * shape.top_k, 1)
+    # Blind routing knows no layer: one draw stands for all of them.
+    blind = (uniform_loads(rounds, size, shape.experts, generator)[:, None] for _ in range(DRAWS))
+    return [renamed, _average(blind, pairs).expand_as(nothing)]
+
+
+def _average(worlds: Iterator[Tensor], pairs: Bool[Tensor, "prompt prompt"]) -> Float[Tensor, " layer"]:
+    return torch.stack([_mean_product(unit_rows(world), pairs) for world in worlds]).mean(0)
+
+
+def _renamed(shares: Float[Tensor, "prompt layer expert"], generator: torch.Generator) -> Iterator[Tensor]:
+    # Sorted first, so that the names the experts had decide nothing.
+    ordered = shares.sort(-1).values
+    for _ in range(DRAWS):
+        yield ordered.gather(-1, torch.rand(shares.shape, generator=generator).argsort(-1))
+
+
+def _dealt(selected: Int[Tensor, "prompt layer expert"], generator: torch.Generator) -> Iterator[Tensor]:
+    prompts, layers, experts = selected.shape
+    totals = selected.sum(0).sort(-1).values
+    names = [torch.arange(experts).repeat_interleave(total) for total in totals]
+    owners = [torch.arange(prompts).repeat_interleave(selected[:, layer].sum(-1)) for layer in range(layers)]
+    for _ in range(DRAWS):
+        world = torch.zeros(prompts, layers, experts, dtype=torch.float64)
+        for layer, (name, owner) in enumerate(zip(names, owners, strict=True)):
+            cell = owner * experts + name[torch.randperm(len(name), generator=generator)]
+            world[:, layer] = torch.bincount(cell, minlength=prompts * experts).view(prompts, experts)
+        yield world
+
+
+def _dealt_anew(selected: Float[Tensor, "prompt layer expert"]) -> Float[Tensor, "prompt layer"]:
+    own, total = selected.sum(-1), selected.sum(0)
+    every = total.sum(-1)
+    alike = (total * (total - 1)).sum(-1) / (every * (every - 1))
+    return own * (alike / (own + own * (own - 1) * alike)).sqrt()
+
+
+def _mean_product(
+    rows: Float[Tensor, "prompt layer feature"], pairs: Bool[Tensor, "prompt prompt"]
+) -> Float[Tensor, " layer"]:
+    known = ~rows.isnan().any(-1)
+    filled = rows.masked_fill(~known[..., None], 0).transpose(0, 1)
+    both = pairs.double()
+    used = known.double().T
+    return ((both @ filled) * filled).sum((-1, -2)) / ((used @ both) * used).sum(-1)
