@@ -1,0 +1,102 @@
+"""Per block, layer and expert: the sum of its outputs, and how alike two experts' outputs of one token are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from analysis.common_tokens import chunks, common_tokens
+from analysis.precision import working_dtype
+from analysis.slots import BLOCKS, LayerBatch, block_of_token
+from analysis.statistic import Spec, statistic
+
+_ROWS = 4096
+_CELL = ("block", "layer", "expert")
+
+
+@statistic(
+    needs=("gate", "experts"),
+    arrays={
+        "served": Spec(_CELL, torch.int64),
+        "output": Spec((*_CELL, "model")),
+        "common": Spec(("block", "layer"), torch.int64),
+        "common_output": Spec((*_CELL, "model"), routed=False),
+        "pairs": Spec((*_CELL, "expert_b"), torch.int64, routed=False),
+        "cosine": Spec((*_CELL, "expert_b"), routed=False),
+        "angular": Spec((*_CELL, "expert_b"), routed=False),
+    },
+)
+def output_sums(batch: LayerBatch) -> dict[str, Tensor]:
+    """Sums of f_e(x), its combine weight left out, over served tokens and, of every expert, over the common tokens.
+
+    On the common tokens also sums over tokens of the cosine of f_e(x) and f_f(x) and of 1 - angle/pi; `pairs` counts
+    the tokens behind them (an output of 0 has no direction).
+
+    Returns:
+        Counts of tokens; sums in units of the expert output; cosine sums between -pairs and pairs, angular 0 to pairs.
+
+    Source:
+        Outputs on all tokens: Chen et al. 2025 (HC-SMoE), arXiv 2410.08589; angular similarity of outputs of the same
+        token: Lo et al. 2025, arXiv 2406.18219.
+    """
+    layer = {**_of_served(batch), **_of_common(batch)}
+    return {name: array.unsqueeze(1) for name, array in layer.items()}
+
+
+def _of_served(batch: LayerBatch) -> dict[str, Tensor]:
+    """Down is linear, so activations are summed and projected once per block and expert, not once per token."""
+    assert batch.experts is not None and batch.up_in is not None
+    experts, hidden = batch.shape.experts, batch.shape.hidden
+    pairs = (batch.served & (batch.indices < experts)).flatten().nonzero()[:, 0]
+    block = block_of_token(batch.prompts, batch.keys)[:, None].expand_as(batch.indices)
+    cell = (block * experts + batch.indices).flatten()[pairs]
+    dtype, phi = working_dtype(batch.experts[0].up), batch.experts[0].phi
+    sums = torch.zeros(BLOCKS * experts, hidden, dtype=torch.float64, device=cell.device)
+    for rows, cells in zip(pairs.split(_ROWS), cell.split(_ROWS), strict=True):
+        gate = None if batch.gate_in is None else batch.gate_in.flatten(0, 1)[rows].to(dtype)
+        sums.index_add_(0, cells, phi(gate, batch.up_in.flatten(0, 1)[rows].to(dtype)).double())
+    served = torch.bincount(cell, minlength=BLOCKS * experts).view(BLOCKS, experts)
+    outputs = []
+    for index, expert in enumerate(batch.experts):
+        output = F.linear(sums.view(BLOCKS, experts, hidden)[:, index], expert.down.double())
+        if expert.down_bias is not None:
+            output = output + served[:, index, None] * expert.down_bias.double()
+        outputs.append(output)
+    return {"served": served, "output": torch.stack(outputs, 1)}
+
+
+def _of_common(batch: LayerBatch) -> dict[str, Tensor]:
+    assert batch.experts is not None
+    experts, device = batch.shape.experts, batch.expert_input.device
+    rows, _ = common_tokens(batch)
+    block = block_of_token(batch.prompts, batch.keys)[rows]
+    total = torch.zeros(BLOCKS, experts, batch.shape.model, dtype=torch.float64, device=device)
+    pairs = torch.zeros(BLOCKS, experts, experts, dtype=torch.int64, device=device)
+    cosine, angular = (torch.zeros(pairs.shape, dtype=torch.float64, device=device) for _ in range(2))
+    for part in chunks(torch.arange(len(rows), device=device)):
+        x, outputs = batch.expert_input[rows[part]], []
+        for index, expert in enumerate(batch.experts):
+            expert = expert.to(working_dtype(expert.up))
+            outputs.append(expert(x.to(expert.up.dtype)))
+            total[:, index].index_add_(0, block[part], outputs[-1].double())
+        both, found = _cosines(torch.stack(outputs, 1))
+        pairs.index_add_(0, block[part], both.long())
+        cosine.index_add_(0, block[part], found * both)
+        angular.index_add_(0, block[part], (1 - found.acos() / math.pi) * both)
+    common = torch.bincount(block, minlength=BLOCKS)
+    return {"common": common, "common_output": total, "pairs": pairs, "cosine": cosine, "angular": angular}
+
+
+def _cosines(outputs: Float[Tensor, "token expert model"]) -> tuple[Tensor, Float[Tensor, "token expert expert"]]:
+    """Which pairs have two directions, and the cosines of all pairs (0 where one has none)."""
+    norms = outputs.norm(dim=-1, keepdim=True)
+    unit = outputs / norms.masked_fill(norms == 0, 1)
+    there = norms[..., 0] > 0
+    found = (unit @ unit.mT).double().clamp(-1, 1)
+    # Exactly 1: arccos would make half the digits of what rounding leaves.
+    found.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return there[:, :, None] & there[:, None, :], found
