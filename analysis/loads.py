@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from analysis.statistic import State
 
+Extreme = Literal["max", "min"]
 NO_TOKENS = "NaN: no token was routed in this layer."
 
 
@@ -25,16 +27,20 @@ def relative(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "... expert"
     return counts.double() / counts.double().mean(-1, keepdim=True)
 
 
-def violation(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "*case"]:
-    """MaxVio: how far the busiest expert lies above an equal share.
+def violation(counts: Shaped[Tensor, "... expert"], which: Extreme = "max") -> Float[Tensor, "*case"]:
+    """How far the busiest expert lies above an equal share (MaxVio), or the idlest below it (MinVio).
+
+    `max`: (max load - mean load) / mean load. `min`: (mean load - min load) / mean load.
 
     Returns:
-        0 (balanced) to E/k - 1 (the same k experts every time); NaN where nothing was counted.
+        0 (balanced) to E/k - 1 (`max`: the same k experts every time) or to 1 (`min`: an expert without tokens); NaN
+        where nothing was counted.
 
     Source:
-        Wang et al. 2024, arXiv 2408.15664: (max Load - mean Load) / mean Load.
+        Wang et al. 2024, arXiv 2408.15664 (`max`); `min` is its mirror, as training monitors print it.
     """
-    return relative(counts).amax(-1) - 1
+    share = relative(counts)
+    return share.amax(-1) - 1 if which == "max" else 1 - share.amin(-1)
 
 
 def evenness(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "*case"]:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from analysis.result import Reason
+from analysis.statistic import State
+
+NO_TOKEN = Reason("no token was routed")
+DRAWS = 2000
+_DRAWN_NUMBERS = 4_000_000
 
 
 def uniform_loads(
@@ -40,6 +48,34 @@ def uniform_loads(
     return torch.stack(loads, -1)
 
 
+def blind_loads(
+    prompt_counts: State, generator: torch.Generator, *, per_prompt: bool = False, draws: int = DRAWS
+) -> tuple[Float[Tensor, "draw case expert"], str] | Reason:
+    """The loads that blind routing of as many tokens gives: what a layer without preference shows.
+
+    Args:
+        prompt_counts: Says how many tokens there are, how many experts, and how many of them a token picks.
+        generator: Where the draws come from.
+        per_prompt: One case per prompt that has tokens, instead of one for all tokens together.
+        draws: At most so many; fewer, but at least 100, where prompts and experts are many.
+
+    Returns:
+        Selections per draw, case and expert, and how they were made; a `Reason` if no token was routed.
+
+    Source:
+        Ours: exact draws of k distinct experts per token.
+    """
+    shape, tokens = prompt_counts.shape, prompt_counts["tokens"].sort().values
+    tokens = tokens[tokens > 0] if per_prompt else tokens.sum()[None]
+    total = int(tokens.sum())
+    if not total:
+        return NO_TOKEN
+    draws = min(draws, max(100, _DRAWN_NUMBERS // (len(tokens) * shape.experts * shape.top_k)))
+    loads = uniform_loads(tokens.expand(draws, -1), shape.top_k, shape.experts, generator)
+    how = f"{draws:,} simulations of uniform routing of {total} independent tokens to {shape.top_k} distinct experts"
+    return loads, how + (f" in {len(tokens)} prompts" if per_prompt else "")
+
+
 def random_directions(
     draws: int, experts: int, model: int, generator: torch.Generator
 ) -> Float[Tensor, "draw expert model"]:
@@ -52,6 +88,26 @@ def random_directions(
         Muller 1959, Comm. ACM 2: normalised Gaussian vectors are uniform on the sphere.
     """
     return torch.randn(draws, experts, model, dtype=torch.float64, generator=generator)
+
+
+def random_rows(
+    draws: int, rows: int, dimensions: int, generator: torch.Generator
+) -> Float[Tensor, "draw row reduced"]:
+    """Independent normal rows of many dimensions, turned so that few dimensions hold them all.
+
+    Returns:
+        Rows whose inner products are those of independent standard normal rows in `dimensions` dimensions, exactly.
+
+    Source:
+        Bartlett 1933: the triangular factor of a Gaussian matrix has chi on its diagonal and normals below.
+    """
+    reduced = min(rows, dimensions)
+    lower = torch.randn(draws, rows, reduced, dtype=torch.float64, generator=generator).tril(-1)
+    # torch draws no chi from a generator of ours.
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    chi = np.sqrt(np.random.default_rng(seed).chisquare(dimensions - np.arange(reduced), (draws, reduced)))
+    lower[:, range(reduced), range(reduced)] = torch.from_numpy(chi)
+    return lower
 
 
 def central_band(draws: Float[Tensor, "draw ..."]) -> tuple[Float[Tensor, "*case"], Float[Tensor, "*case"]]:

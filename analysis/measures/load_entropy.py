@@ -8,11 +8,9 @@ import torch
 
 from analysis.loads import evenness, idle, layer_counts, over_layers
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import central_band, uniform_loads
+from analysis.nulls import blind_loads, central_band
 from analysis.result import Reason
 from analysis.statistic import State
-
-DRAWS = 2000
 
 
 @measure(
@@ -52,12 +50,11 @@ def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Cha
         Mean and central 95 % band, the same for every layer.
 
     Source:
-        Ours: 2,000 exact draws of k distinct experts per token.
+        Ours: exact draws of k distinct experts per token.
     """
-    tokens = int(prompt_counts["tokens"].sum())
-    if not tokens:
-        return Reason("no token was routed")
-    shape = prompt_counts.shape
-    drawn = evenness(uniform_loads(torch.full((DRAWS,), tokens), shape.top_k, shape.experts, generator))
-    how = f"{DRAWS:,} simulations of uniform routing of {tokens} independent tokens to {shape.top_k} distinct experts"
+    found = blind_loads(prompt_counts, generator)
+    if isinstance(found, Reason):
+        return found
+    loads, how = found
+    drawn = evenness(loads[:, 0])
     return Chance(drawn.mean(), *central_band(drawn), how)

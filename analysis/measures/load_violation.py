@@ -1,4 +1,4 @@
-"""How far the busiest expert of a layer lies above an equal share."""
+"""How far the busiest expert of a layer lies above an equal share, or the idlest below it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal
 
 import torch
 
-from analysis.loads import idle, layer_counts, over_layers, violation
+from analysis.loads import Extreme, idle, layer_counts, over_layers, violation
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import uniform_loads
+from analysis.nulls import blind_loads
 from analysis.result import Reason
 from analysis.statistic import State
 
-DRAWS = 2000
+Over = Literal["all", "prompts"]
 
 
 @measure(
@@ -20,25 +20,35 @@ DRAWS = 2000
     question="How unbalanced is the busiest expert of each layer?",
     unit="excess over an equal share (0 to E/k - 1; 0 is balanced)",
     family="routing",
-    source="Wang et al. 2024, arXiv 2408.15664 (MaxVio, over all tokens asked about)",
+    source="Wang et al. 2024, arXiv 2408.15664 (MaxVio; MinVio is its mirror)",
     axes=("layer",),
     needs_selection=True,
 )
-def load_violation(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Values:
-    """MaxVio per layer: (max load - mean load) / mean load, over all tokens of the prompts together.
+def load_violation(
+    prompt_counts: State,
+    *,
+    count: Literal["selected", "served"] = "selected",
+    which: Extreme = "max",
+    over: Over = "all",
+) -> Values:
+    """MaxVio per layer: (max load - mean load) / mean load; MinVio: (mean load - min load) / mean load.
+
+    Both are 0 at balance and grow with imbalance. `over="all"` takes the loads of all tokens together (`global` in
+    the paper); `over="prompts"` is per batch, one prompt a batch: the violation of each prompt, then the mean.
 
     Returns:
-        One number per layer, 0 to E/k - 1.
+        One number per layer: 0 to E/k - 1 (`max`) or 0 to 1 (`min`: an expert without tokens).
 
     Source:
         Wang et al. 2024, arXiv 2408.15664.
 
     Caveat:
         A finite sample of perfectly balanced routing is not 0: read it against the floor, which falls with the number
-        of tokens. MaxVio of a batch and of a whole validation set are different numbers.
+        of tokens. MaxVio of a batch and of a whole validation set are different numbers: prompt by prompt it is
+        larger, and its floor too.
     """
     counts = layer_counts(prompt_counts, count)
-    values = violation(counts)
+    values = violation(prompt_counts[count], which).nanmean(0) if over == "prompts" else violation(counts, which)
     facts, caveats = idle(counts)
     return Values(
         values, facts={**over_layers(values, prompt_counts.shape.layers, "highest"), **facts}, caveats=caveats
@@ -46,22 +56,21 @@ def load_violation(prompt_counts: State, *, count: Literal["selected", "served"]
 
 
 @load_violation.chance
-def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Chance | Reason:
-    """The floor: MaxVio of blind routing of as many tokens.
+def null(
+    prompt_counts: State, *, count: str, which: Extreme, over: Over, generator: torch.Generator
+) -> Chance | Reason:
+    """The floor: the violation of blind routing of as many tokens.
 
     Returns:
         Mean, 0 and the 95 % point, the same for every layer.
 
     Source:
-        Ours: 2,000 exact draws of k distinct experts per token.
+        Ours: exact draws of k distinct experts per token.
     """
-    tokens = int(prompt_counts["tokens"].sum())
-    if not tokens:
-        return Reason("no token was routed")
-    shape = prompt_counts.shape
-    drawn = violation(uniform_loads(torch.full((DRAWS,), tokens), shape.top_k, shape.experts, generator))
-    how = (
-        f"{DRAWS:,} simulations of uniform routing of {tokens} independent tokens to {shape.top_k} distinct experts; "
-        "one-sided: 95 % of them lie below the upper bound, the lower bound is perfect balance"
-    )
+    found = blind_loads(prompt_counts, generator, per_prompt=over == "prompts")
+    if isinstance(found, Reason):
+        return found
+    loads, how = found
+    drawn = violation(loads, which).mean(-1)
+    how += "; one-sided: 95 % of them lie below the upper bound, the lower bound is perfect balance"
     return Chance(drawn.mean(), torch.zeros_like(drawn[0]), torch.quantile(drawn, 0.95), how)

@@ -1,8 +1,9 @@
-"""Per block and layer: how sure the router was: margins, probabilities, entropy, logsumexp."""
+"""Per block and layer: how sure the router was (margins, probabilities, entropy, logsumexp), and what overruled it."""
 
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.slots import BLOCKS, LayerBatch, block_of_token
@@ -20,11 +21,14 @@ _CELL = ("block", "layer")
         "count": Spec(_CELL, torch.int64),
         "margins": Spec((*_CELL, len(MARGIN_EDGES) + 1), torch.int64),
         "scored": Spec(_CELL, torch.int64),
-        "probabilities": Spec((*_CELL, "expert")),
+        "probabilities": Spec((*_CELL, "expert"), routed=False),
         "entropy": Spec(_CELL),
         "logits_seen": Spec(_CELL, torch.int64),
         "logsumexp": Spec(_CELL),
         "logsumexp_squared": Spec(_CELL),
+        "margin": Spec(_CELL),
+        "first": Spec((*_CELL, "expert"), torch.int64, routed=False),
+        "displaced": Spec(_CELL, torch.int64),
     },
 )
 def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
@@ -34,10 +38,14 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
     bins, `scored` and `logits_seen` count those that are in.
 
     Returns:
-        Token counts; `probabilities` sums to `scored` over experts; `entropy` in nats; `logsumexp` in logit units.
+        Token counts; `probabilities` sums to `scored` over experts; `entropy` in nats; `logsumexp` in logit units;
+        `margin` in score units; `first` counts the tokens whose likeliest selected expert it is (an earlier slot wins
+        a tie); `displaced` the selections whose probability lies below the k-th highest: what a selection bias or a
+        limit to groups put in.
 
     Source:
-        Zoph et al. 2022, arXiv 2202.08906 (z-loss: mean squared logsumexp); margins and entropy: ours.
+        Zoph et al. 2022, arXiv 2202.08906 (z-loss: mean squared logsumexp); Fedus et al. 2021, arXiv 2101.03961
+        (`first`: what its balance loss counts); margins, entropy and `displaced`: ours.
     """
     layers = len(batch.shape.layers)
     cell = block_of_token(batch.prompts, batch.keys) * layers + batch.layer
@@ -45,7 +53,9 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
     scored, seen, gap = ~p.isnan().any(-1), ~s.isnan().any(-1), ~batch.margins.isnan()
     lse = torch.logsumexp(s[seen], -1)
     edges = torch.tensor(MARGIN_EDGES, dtype=torch.float64, device=cell.device)
-    bins = torch.bucketize(batch.margins[gap].double(), edges, right=True)
+    gaps = batch.margins[gap].double()
+    bins = torch.bucketize(gaps, edges, right=True)
+    likeliest, displaced = _against_rank(p[scored], batch.indices[scored])
 
     def total(where: Tensor, values: Tensor) -> Tensor:
         size = (BLOCKS * layers, *values.shape[1:])
@@ -63,4 +73,24 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
         "logits_seen": total(seen, one[seen]),
         "logsumexp": total(seen, lse),
         "logsumexp_squared": total(seen, lse**2),
+        "margin": total(gap, gaps),
+        "first": total(scored, likeliest),
+        "displaced": total(scored, displaced),
     }
+
+
+def _against_rank(
+    p: Float[Tensor, "token expert"], indices: Int[Tensor, "token k"]
+) -> tuple[Int[Tensor, "token expert"], Int[Tensor, " token"]]:
+    """Each token's likeliest selected expert (one-hot, empty for identity experts); its selections below its k-th best.
+
+    Equal to the k-th best is no displacement: the model's choice among ties is not ours to repeat.
+    """
+    experts, k = p.shape[-1], indices.shape[-1]
+    real = indices < experts
+    chosen = p.gather(1, indices.long().clamp(max=experts - 1)).masked_fill(~real, -1)
+    best = chosen.argmax(1, keepdim=True)
+    first = torch.zeros_like(p, dtype=torch.int64)
+    first.scatter_(1, indices.long().clamp(max=experts - 1).gather(1, best), real.gather(1, best).long())
+    bar = p.topk(k, dim=-1).values[:, -1:]
+    return first, ((chosen < bar) & real).sum(1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.errors import BadKnob
 from analysis.inference import SOFT_REASON, evaluate
 from analysis.loads import evenness, relative, violation
 from analysis.measure import get
@@ -52,6 +53,45 @@ def test_all_tokens_to_the_same_k_experts():
     counts[:8] = 1000
     assert float(violation(counts)) == 64 / 8 - 1
     assert float(evenness(counts)) * math.log(64) == pytest.approx(math.log(8), rel=1e-12)
+
+
+def test_the_idlest_expert_is_measured_below_an_equal_share():
+    counts = torch.tensor([[10, 10, 10, 10], [4, 8, 12, 16], [0, 0, 20, 20]])
+    torch.testing.assert_close(violation(counts, "min"), torch.tensor([0, 0.6, 1]).double())
+    torch.testing.assert_close(violation(counts, "max"), torch.tensor([0, 0.6, 1]).double())
+    assert float(violation(torch.tensor([0, 3, 3, 6]), "max")) == 1
+    assert float(violation(torch.tensor([1, 3, 3, 5]), "min")) == pytest.approx(2 / 3)
+
+
+def test_per_prompt_violation_is_the_mean_of_the_prompts_and_skips_empty_ones(world):
+    """Two prompts that favour opposite experts: balanced together, as unbalanced as can be one by one."""
+    shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=4, top_k=1)
+    batch = world.routes(shape=shape, lengths=(8, 8))
+    batch.indices[0, :8, 0] = torch.tensor([0, 1] * 4)
+    batch.indices[0, 8:, 0] = torch.tensor([2, 3] * 4)
+    empty = dataclasses.replace(world.prompts(3), ids=("p00", "p01", "without tokens"))
+    batch = dataclasses.replace(batch, prompts=empty)
+    side = world.Inputs(shape, {"prompt_counts": world.state_of("prompt_counts", [batch])})
+    found = {
+        over: evaluate(get("load_violation"), (side,), {"over": over, "which": which}).values.tolist()
+        for over, which in (("all", "max"), ("prompts", "max"))
+    }
+    assert found == {"all": [0], "prompts": [1]}
+    least = [
+        evaluate(get("load_violation"), (side,), {"over": o, "which": "min"}).values[0] for o in ("all", "prompts")
+    ]
+    assert least == [0, 1]
+
+
+def test_the_floor_prompt_by_prompt_is_that_of_short_texts(world):
+    (side,) = world.inputs_for(get("load_violation"), lengths=(20, 60) * 8)
+    whole, single = (evaluate(get("load_violation"), (side,), {"over": over}).null for over in ("all", "prompts"))
+    generator = torch.Generator().manual_seed(1)
+    ranked = torch.rand(4000, 80, 6, generator=generator).topk(2).indices
+    chosen = torch.nn.functional.one_hot(ranked, 6).sum(2)
+    floor = (violation(chosen[:, :20].sum(1)).mean() + violation(chosen[:, 20:].sum(1)).mean()) / 2
+    assert float(single.mean) == pytest.approx(float(floor), rel=0.02)
+    assert single.mean > 3 * whole.mean
 
 
 def test_one_expert_for_everything_has_no_entropy():
@@ -114,6 +154,32 @@ def test_an_expert_without_tokens_is_counted_dead(world):
     assert (evaluate(get("expert_load"), (side,), {}).values[:, 0] == 0).all()
 
 
+def dead(world, indices, **knobs):
+    shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=8, top_k=2)
+    batch = world.routes(shape=shape, lengths=(len(indices) // 2,) * 2)
+    side = dataclasses.replace(batch, indices=indices[None])
+    side = world.Inputs(shape, {"prompt_counts": world.state_of("prompt_counts", [side])})
+    return evaluate(get("dead_experts"), (side,), knobs)
+
+
+def test_dead_experts_are_those_at_or_below_the_bar(world):
+    indices = torch.tensor([[0, 1], [0, 2], [1, 2], [0, 3]] * 10)
+    result = dead(world, indices)
+    # Loads 30, 20, 20, 10 of an equal share of 10; four never chosen.
+    assert result.values.tolist() == [4]
+    assert result.facts["dead experts"] == 4
+    assert dead(world, indices, share=0.99).values.tolist() == [4]
+    assert dead(world, indices, share=1.0).values.tolist() == [5]
+    assert result.values[0] > result.null.high
+
+
+def test_blind_routing_of_few_tokens_leaves_as_many_experts_out_as_the_binomial_says(world):
+    null = dead(world, torch.tensor([[0, 1], [0, 2], [1, 2], [0, 3]])).null
+    assert float(null.mean) == pytest.approx(8 * (1 - 2 / 8) ** 4, rel=0.02)
+    with pytest.raises(BadKnob, match="share is -1"):
+        dead(world, torch.zeros(4, 2).long(), share=-1.0)
+
+
 def test_served_counts_leave_out_what_capacity_dropped(world):
     (side,) = world.inputs_for(get("expert_load"))
     state = side.states["prompt_counts"]
@@ -124,7 +190,7 @@ def test_served_counts_leave_out_what_capacity_dropped(world):
     assert not np.allclose(chosen, served)
 
 
-@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy"])
+@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy", "dead_experts"])
 def test_no_tokens_at_all_is_nan_with_a_reason(name, world):
     empty = world.take(world.routes(lengths=(3, 3)), [])
     side = world.Inputs(world.SHAPE, {"prompt_counts": world.state_of("prompt_counts", [empty])})
@@ -144,7 +210,7 @@ def test_the_worst_layer_is_named_by_its_own_label(world):
     assert result.facts["mean over layers"] == pytest.approx(result.values.mean())
 
 
-@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy", "coactivation"])
+@pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy", "coactivation", "dead_experts"])
 def test_a_fully_soft_router_has_no_loads(name, world):
     soft = dataclasses.replace(world.SHAPE, top_k=6)
     result = evaluate(get(name), world.inputs_for(get(name), shape=soft), {})

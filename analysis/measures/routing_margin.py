@@ -1,0 +1,89 @@
+"""How far the last expert chosen lies above the first one not chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analysis.certainty import hidden
+from analysis.errors import BadKnob
+from analysis.loads import over_layers
+from analysis.measure import Values, measure
+from analysis.statistic import State
+from analysis.statistics.router_sums import MARGIN_EDGES
+
+
+@measure(
+    title="Routing margin",
+    question="How easily would a small error in the scores change which experts a token gets?",
+    unit="score units, as the router ranks (flips: share of tokens)",
+    family="routing",
+    source="Ours; the flip rate follows from independent normal noise on each score",
+    axes=("layer",),
+    null="no chance level is defined: a margin has the scale of the scores",
+    needs_selection=True,
+)
+def routing_margin(
+    router_sums: State,
+    *,
+    show: Literal["mean", "quantile", "flips"] = "mean",
+    quantile: float = 0.5,
+    noise: float = 0.01,
+) -> Values:
+    """The gap m_t between the k-th and the (k+1)-th score of a token: its mean, a quantile, or the flips it predicts.
+
+    `flips`: mean over tokens of Phi(-m_t / (noise sqrt 2)), the chance that independent normal errors of standard
+    deviation `noise` on the scores swap the two experts at the boundary. Quantile and flips are read from a histogram
+    of eight bins a decade. The default noise is a guess: set it to the error of your format or engine.
+
+    Returns:
+        One number per layer: score units, 0 or more (`mean`, `quantile`), or 0 to 0.5 (`flips`). NaN where the router
+        hides its scores.
+
+    Raises:
+        BadKnob: If `quantile` is not between 0 and 1 or `noise` not positive.
+
+    Source:
+        Ours.
+
+    Caveat:
+        Scores are in the units the router ranks by (logits, or sigmoid scores plus bias), so margins of two routers
+        compare only if those are the same. Flips count the boundary pair alone, hence a little too few, and leave out
+        margins below 0 (a limit to groups, not rank, decided there).
+    """
+    if not 0 < quantile < 1 or noise <= 0:
+        raise BadKnob(f"quantile is {quantile}, noise {noise}; right: 0 < quantile < 1 and noise > 0")
+    counts = router_sums["margins"].sum(0)
+    mean, flips = router_sums["margin"].sum(0) / counts.sum(-1), _flips(counts, noise)
+    values = {"mean": mean, "quantile": _quantile(counts, quantile), "flips": flips}[show]
+    facts = over_layers(values, router_sums.shape.layers, "highest" if show == "flips" else "lowest")
+    facts |= {
+        f"predicted flips at noise {noise:g}": float(flips.nanmean()),
+        "margins below 0": int(counts[:, 0].sum()),
+    }
+    return Values(values, facts=facts, caveats=hidden(values))
+
+
+def _flips(counts: Int[Tensor, "layer bin"], noise: float) -> Float[Tensor, " layer"]:
+    edges = torch.tensor(MARGIN_EDGES, dtype=torch.float64)
+    # The middle of a bin on the scale of its edges; 0 to 1e-6 is a tie, and above the last edge nothing flips.
+    middle = torch.cat([torch.zeros(1), (edges[1:-1] * edges[2:]).sqrt(), torch.tensor([math.inf])])
+    chance = torch.special.ndtr(-middle / (noise * math.sqrt(2)))
+    ranked = counts[:, 1:].double()
+    return ranked @ chance / ranked.sum(-1)
+
+
+def _quantile(counts: Int[Tensor, "layer bin"], quantile: float) -> Float[Tensor, " layer"]:
+    """Linear within the bin; margins below 0 count as 0, those above the last edge as that edge."""
+    edges = torch.tensor(MARGIN_EDGES, dtype=torch.float64)
+    low, high = torch.cat([edges[:1], edges]), torch.cat([edges, edges[-1:]])
+    total = counts.cumsum(-1).double()
+    wanted = quantile * total[:, -1:]
+    row = torch.searchsorted(total, wanted)
+    before = torch.cat([torch.zeros_like(wanted), total], -1).gather(1, row)
+    within = (wanted - before) / counts.gather(1, row).double()
+    return (low[row] + within * (high[row] - low[row]))[:, 0]

@@ -1,0 +1,106 @@
+"""How much text is needed: against sums of scipy's distribution functions, and against drawing prompts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.stats import binom, hypergeom
+
+from analysis.errors import BadKnob
+from analysis.inference import evaluate
+from analysis.measure import get
+
+MEASURE = get("expert_coverage")
+
+
+def asked(world, indices, lengths, experts=6, **knobs):
+    shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=experts, top_k=indices.shape[-1])
+    batch = dataclasses.replace(world.routes(shape=shape, lengths=lengths), indices=indices[None])
+    side = world.Inputs(shape, {"prompt_counts": world.state_of("prompt_counts", [batch])})
+    return evaluate(MEASURE, (side,), knobs)
+
+
+def skewed(lengths, experts=6, seed=0):
+    """One expert a token, later experts rarer, each prompt with a favourite."""
+    generator = torch.Generator().manual_seed(seed)
+    favourite = torch.repeat_interleave(torch.randint(0, experts, (len(lengths),), generator=generator), lengths[0])
+    weight = torch.tensor([1 / (1 + e) ** 2 for e in range(experts)])
+    chosen = torch.multinomial(weight.expand(len(favourite), -1), 1, generator=generator)[:, 0]
+    coin = torch.rand(len(favourite), generator=generator) < 0.4
+    return torch.where(coin, favourite, chosen)[:, None]
+
+
+def test_equal_experts_need_what_the_coupon_collector_says(world):
+    """Four experts in turn: 4 (3/4)^N = 0.5."""
+    result = asked(world, torch.arange(80)[:, None] % 4, (10,) * 8, experts=4)
+    assert result.values[0] == pytest.approx(np.log(8) / np.log(4 / 3), rel=1e-9)
+    assert result.facts["tokens asked about"] == 80
+
+
+@pytest.mark.parametrize("enough", [1, 5])
+def test_tokens_are_where_the_sum_of_binomials_falls_to_the_missing(world, enough):
+    indices = skewed((25,) * 16)
+    share = np.bincount(indices[:, 0], minlength=6) / len(indices)
+    needed = asked(world, indices, (25,) * 16, enough=enough, missing=0.25).values[0]
+    # Whole numbers of tokens on both sides of the answer lie on both sides of the bar.
+    below, above = (binom.cdf(enough - 1, n, share).sum() for n in (np.ceil(needed), np.floor(needed)))
+    assert below <= 0.25 <= above
+    if enough == 1:
+        exact = brentq(lambda n: ((1 - share) ** n).sum() - 0.25, 1, 1e4)
+        assert needed == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("enough", [1, 2])
+def test_prompts_are_where_the_hypergeometric_falls_to_the_missing(world, enough):
+    indices = skewed((6,) * 40)
+    touched = (torch.nn.functional.one_hot(indices[:, 0], 6).view(40, 6, 6).sum(1) > 0).sum(0).numpy()
+    needed = asked(world, indices, (6,) * 40, by="prompts", enough=enough).values[0]
+    curve = np.array([hypergeom.cdf(enough - 1, 40, touched, m).sum() for m in range(41)])
+    after = int(np.argmax(curve <= 0.5))
+    between = after - 1 + (curve[after - 1] - 0.5) / (curve[after - 1] - curve[after])
+    assert needed == pytest.approx(between, rel=1e-9)
+    assert 1 < needed < 40
+
+
+def test_rarefaction_is_the_mean_over_prompts_really_drawn(world):
+    indices = skewed((6,) * 40, seed=3)
+    touched = torch.nn.functional.one_hot(indices[:, 0], 6).view(40, 6, 6).sum(1) > 0
+    order = torch.rand(4000, 40, generator=torch.Generator().manual_seed(0)).argsort(-1)
+    unseen = (~(touched[order].cumsum(1) > 0)).sum(-1).double().mean(0)
+    needed = asked(world, indices, (6,) * 40, by="prompts").values[0]
+    drawn = float(np.interp(-0.5, -unseen.numpy(), np.arange(1, 41)))
+    assert needed == pytest.approx(drawn, rel=0.02)
+
+
+def test_an_expert_never_seen_has_no_number_and_says_so(world):
+    for by in ("tokens", "prompts"):
+        result = asked(world, torch.arange(80)[:, None] % 3, (10,) * 8, experts=4, by=by)
+        assert np.isnan(result.values).all()
+        assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
+        assert result.facts["experts never seen"] == 1
+
+
+def test_singletons_estimate_what_is_still_unseen(world):
+    indices = torch.tensor([0] * 8 + [1, 2])[:, None].repeat(2, 1)[:10]
+    result = asked(world, indices, (5, 5), experts=4)
+    assert result.facts["share of selections by experts unseen so far (Good-Turing)"] == pytest.approx(0.2)
+
+
+def test_nothing_is_needed_where_all_may_be_missing(world):
+    indices = torch.arange(80)[:, None] % 4
+    assert asked(world, indices, (10,) * 8, experts=4, missing=4.0, by="prompts").values[0] == 0
+
+
+def test_bursts_need_more_prompts_than_blind_routing(world):
+    """Each prompt stays with one expert."""
+    indices = torch.repeat_interleave(torch.arange(40) % 6, 6)[:, None]
+    result = asked(world, indices, (6,) * 40, by="prompts")
+    assert result.values[0] > float(result.null.high)
+
+
+def test_knobs_out_of_range_are_refused(world):
+    for knobs in ({"enough": 0}, {"missing": 0.0}):
+        with pytest.raises(BadKnob, match="right: enough of at least 1"):
+            asked(world, torch.arange(80)[:, None] % 4, (10,) * 8, **knobs)
