@@ -10,12 +10,13 @@ from analysis.inference import evaluate
 from analysis.measure import get
 
 
-def asked(indices, world, experts=6):
+def asked(indices, world, experts=6, **knobs):
     shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=experts, top_k=indices.shape[-1])
     batch = world.take(world.routes(shape=shape, lengths=(len(indices), 1)), range(len(indices)))
-    batch = dataclasses.replace(batch, indices=indices[None])
+    ranks = torch.arange(indices.shape[-1], 0, -1).double().expand(indices.shape)
+    batch = dataclasses.replace(batch, indices=indices[None], weights=ranks[None])
     side = world.Inputs(shape, {"coactivation_counts": world.state_of("coactivation_counts", [batch])})
-    return evaluate(get("coactivation"), (side,), {})
+    return evaluate(get("coactivation"), (side,), knobs)
 
 
 def test_four_tokens_counted_by_hand(world):
@@ -55,3 +56,34 @@ def test_one_expert_per_token_has_no_company(world):
     assert (result.values[0, :2, 2:] == 0).all()
     assert result.facts["mean over pairs"] == 0
     assert (result.null.high[0, 0, 1:] == 0).all()
+
+
+def test_neighbours_in_rank_by_hand(world):
+    """1 over 0 over 2, then 0 over 2 over 3: of the three pairs of a token, two are neighbours."""
+    values = asked(torch.tensor([[1, 0, 2], [0, 2, 3]]), world, pairs="adjacent_rank").values[0]
+    expected = [[1, 1 / 2, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1 / 2], [0, 0, 1, 1]]
+    np.testing.assert_allclose(values[:4, :4], expected, rtol=1e-12)
+
+
+def test_rank_is_by_weight_and_not_by_the_slot_a_router_happens_to_use(world):
+    indices, shape = torch.tensor([[2, 1, 0]]), dataclasses.replace(world.SHAPE, layers=("0",), top_k=3)
+    batch = world.take(world.routes(shape=shape, lengths=(1, 1)), [0])
+    batch = dataclasses.replace(batch, indices=indices[None], weights=torch.tensor([[[0.1, 0.5, 0.4]]]))
+    adjacent = world.state_of("coactivation_counts", [batch])["adjacent"].sum(0)[0]
+    # By weight: 1, 0, 2.
+    assert adjacent.nonzero().tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
+
+
+def test_blind_neighbours_have_the_published_chance(world):
+    tokens = torch.rand(4000, 64, generator=torch.Generator().manual_seed(0)).topk(8).indices
+    result = asked(tokens, world, experts=64, pairs="adjacent_rank")
+    off = ~np.eye(64, dtype=bool)
+    np.testing.assert_allclose(result.null.mean[0][off], 2 * 7 / (8 * 63))
+    assert 2 * 7 / (8 * 63) == pytest.approx(0.028, abs=5e-4)
+    assert result.facts["mean over pairs"] == pytest.approx(2 * 7 / (8 * 63), rel=1e-3)
+
+
+def test_two_experts_a_token_are_always_neighbours(world):
+    (side,) = world.inputs_for(get("coactivation"))
+    every, near = (evaluate(get("coactivation"), (side,), {"pairs": p}).values for p in ("all", "adjacent_rank"))
+    np.testing.assert_array_equal(every, near)
