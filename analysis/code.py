@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 DECLARATIONS = frozenset(
-    f"analysis.{name}" for name in ("code", "errors", "knob", "measure", "result", "slots", "statistic")
+    f"analysis.{name}" for name in ("code", "errors", "knob", "measure", "result", "slots", "spec", "statistic")
 )
 """What says how things are declared and carried; nothing in it decides a number, so it stays out of the keys."""
 

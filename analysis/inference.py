@@ -15,8 +15,9 @@ from torch import Tensor
 
 from analysis.alignment import aligned
 from analysis.errors import BadDeclaration, TooFew
-from analysis.measure import Chance, Inputs, Measure, Values
+from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
+from analysis.statistic import get as get_statistic
 
 LEVEL = 0.95
 FEWEST_BLOCKS = 4
@@ -28,7 +29,7 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
 
     Args:
         measure: What to ask.
-        sides: One `Inputs` per side (one for an ordinary measure).
+        sides: One `Inputs` per side (one for an ordinary measure; in order for a measure of steps).
         knobs: Any of the measure's knobs; the rest take their defaults.
 
     Returns:
@@ -47,7 +48,7 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
     if measure.needs_selection and any(side.shape.soft for side in sides):
         return _nothing_selected(measure, sides, tokens, prompts)
     raw = _values(_call(measure.function, measure, sides, settled))
-    axes = raw.axes or tuple(_axis(name, sides[0]) for name in measure.axes)
+    axes = raw.axes or tuple(_axis(name, sides) for name in measure.axes)
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
     null, found = _null(measure, sides, settled)
@@ -98,12 +99,13 @@ def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Gene
         A generator on the CPU; the order of experts, layers, prompts and shards does not change its seed.
 
     Source:
-        Ours. Float sums are left out of the seed: their last digit depends on the order in which shards merged.
+        Ours. Float sums are left out of the seed: their last digit depends on the order in which shards merged. Rows of
+        tokens, companions of a sample and the experts' own weights are left out too: they name experts, or are large.
     """
     digest = hashlib.sha256(measure.name.encode())
     for side in sides:
-        counts = [a for s in side.states.values() for a in s.arrays.values() if not a.is_floating_point()]
-        for tensor in (*counts, *side.weights.values()):
+        rows = [w for name, w in side.weights.items() if name in ("router_weight", "router_bias")]
+        for tensor in (*_counts(side), *(w for w in rows if isinstance(w, Tensor))):
             numbers = tensor.detach().cpu()
             digest.update(
                 np.sort((numbers.double() if numbers.is_floating_point() else numbers).numpy(), axis=None).tobytes()
@@ -112,7 +114,18 @@ def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Gene
     return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "big") >> 1)
 
 
+def _counts(side: Inputs) -> list[Tensor]:
+    found = []
+    for state in side.states.values():
+        kinds = get_statistic(state.statistic).groups
+        found += [state[name] for kind in ("prompt", "sum") for name in kinds.get(kind, ())]
+        found += [state["hash"]] if "sample" in kinds else []
+    return [array for array in found if not array.is_floating_point()]
+
+
 def _call(function: Callable, measure: Measure, sides: tuple[Inputs, ...], keywords: Mapping[str, Any]) -> Any:
+    if measure.sides == STEPS:
+        return function(sides, **keywords)
     if measure.sides:
         return function(*sides, **keywords)
     return function(*(getattr(sides[0], name) for name in measure.reads), **keywords)
@@ -127,18 +140,21 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _tokens(sides: tuple[Inputs, ...]) -> int:
-    counts = [int(s["tokens"].sum()) for side in sides for s in side.states.values() if "tokens" in s.arrays]
+    states = [state for side in sides for state in side.states.values()]
+    counts = [int(state["tokens"].sum()) for state in states if "tokens" in state.arrays]
+    counts += [len(state["position"]) for state in states if "token" in get_statistic(state.statistic).groups]
     return max(counts, default=0)
 
 
-def _axis(name: str, side: Inputs) -> Axis:
-    plain = name.removesuffix("_b")
+def _axis(name: str, sides: tuple[Inputs, ...]) -> Axis:
+    plain, side = name.removesuffix("_b"), sides[0]
     if plain == "prompt" and side.states:
         # All states of a side hold the same prompts in the same order: `aligned` has seen to it.
         prompts = next(iter(side.states.values())).prompts
         return Axis(name, prompts.ids, prompts.categories)
     experts = tuple(f"E{e}" for e in range(side.shape.experts))
-    labels = {"layer": side.shape.layers, "expert": experts}.get(plain)
+    steps = tuple(each.label or str(n) for n, each in enumerate(sides))
+    labels = {"layer": side.shape.layers, "expert": experts, "step": steps}.get(plain)
     if labels is None:
         raise BadDeclaration(f"axis {name!r} has no labels of its own: the measure must return `Values` with its axes")
     return Axis(name, labels)
@@ -184,7 +200,7 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
 
 
 def _nothing_selected(measure: Measure, sides: tuple[Inputs, ...], tokens: int, prompts: int) -> Result:
-    axes = tuple(_axis(name, sides[0]) for name in measure.axes)
+    axes = tuple(_axis(name, sides) for name in measure.axes)
     values = np.full(tuple(len(a.labels) for a in axes), math.nan)
     why = Reason(SOFT_REASON)
     caveats = (f"NaN: {SOFT_REASON}", measure.caveat)

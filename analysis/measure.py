@@ -7,8 +7,8 @@
     def null(prompt_counts, *, relative, generator): ...
 
 Positional names are statistics or weight slots; keyword-only arguments are knobs (annotated `Literal`, `bool`, `int`
-or `float`, with a default). A measure of several checkpoints names its sides `a` and `b` and lists what it reads of
-each in `reads=`.
+or `float`, with a default). A measure of two checkpoints names its sides `a` and `b`, one of an ordered list of them
+takes `steps`, a tuple of `Inputs`; both list what they read of each in `reads=`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,35 @@ from analysis.code import code_of
 from analysis.errors import BadDeclaration, UnknownName
 from analysis.knob import Knob, docstring_section, signature
 from analysis.result import Axis, Reason
-from analysis.slots import SLOTS, Shape
+from analysis.slots import SLOTS, Layered, Shape
 from analysis.statistic import State, statistics
 
 SIDES = ("a", "b")
-FAMILIES = ("routing", "router", "coupling", "function", "representation", "specialisation", "compare")
+STEPS = ("steps",)
+FAMILIES = (
+    "routing",
+    "router",
+    "coupling",
+    "function",
+    "representation",
+    "specialisation",
+    "trajectories",
+    "compare",
+)
 
 
 @dataclass(frozen=True)
 class Inputs:
     """What one checkpoint brings to a measure: its shape, the merged states and the weight slots the measure reads.
 
-    Attribute access by name: `a.prompt_counts`, `a.router_weight`.
+    Attribute access by name: `a.prompt_counts`, `a.router_weight`. `label` is what a figure calls it on an axis of
+    checkpoints.
     """
 
     shape: Shape
     states: Mapping[str, State] = field(default_factory=dict)
-    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    weights: Mapping[str, Layered] = field(default_factory=dict)
+    label: str = ""
 
     def __getattr__(self, name: str) -> Any:
         for kind in ("states", "weights"):
@@ -176,7 +188,7 @@ def measure(
 
     def register(function: Callable) -> Measure:
         name, (inputs, knobs) = function.__name__, signature(function)
-        sides = tuple(p for p in inputs if p in SIDES)
+        sides = tuple(p for p in inputs if p in SIDES + STEPS)
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
         if unknown := set(slow_if or {}) - {knob.name for knob in knobs}:
@@ -200,8 +212,10 @@ def _check(
         )
     if family not in FAMILIES:
         raise BadDeclaration(f"measure {name!r}: family {family!r}; the pages are {', '.join(FAMILIES)}")
-    if sides and (sides != SIDES or len(inputs) != len(sides)):
-        raise BadDeclaration(f"measure {name!r}: sides are the two positional arguments a, b; seen {inputs}")
+    if sides and (sides not in (SIDES, STEPS) or len(inputs) != len(sides)):
+        raise BadDeclaration(
+            f"measure {name!r}: sides are the two positional arguments a, b, or the one argument steps; seen {inputs}"
+        )
     known = set(statistics()) | set(SLOTS)
     if unknown := [r for r in read if r not in known]:
         raise BadDeclaration(

@@ -7,12 +7,15 @@ where a tensor came from: no path, no model class, no device choice.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from analysis.expert import Expert
 
 BLOCKS = 8
 """Prompts fall into this many blocks by a hash of their text; the delete-one-block jackknife runs over them."""
@@ -44,6 +47,15 @@ SLOTS: dict[str, Slot] = {
         Slot("down_weight", ("layer", "expert", "model", "hidden"), "weight units", "weights"),
     )
 }
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A weight slot read one layer at a time, `slot[layer]`: a stacked tensor, or what loads a layer when asked."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, layer: int, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,10 @@ class LayerBatch:
     """One MoE layer of one batch: what its router and its experts saw and gave.
 
     `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are
-    |f_e(x)| of each served (token, slot), NaN where not served.
+    |f_e(x)| of each served (token, slot), NaN where not served. The rest is None unless a statistic needs it:
+    `experts` the routed experts (views) and `shared` one that every token uses; `gate_in` and `up_in` what goes into
+    phi at each (token, slot), NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the
+    gradient of the batch's summed next-token cross-entropy by `logits`.
     """
 
     shape: Shape
@@ -165,6 +180,11 @@ class LayerBatch:
     served: Bool[Tensor, "token k"]
     margins: Float[Tensor, " token"]
     output_norms: Float[Tensor, "token k"]
+    experts: Sequence[Expert] | None = None
+    shared: Expert | None = None
+    gate_in: Float[Tensor, "token k hidden"] | None = None
+    up_in: Float[Tensor, "token k hidden"] | None = None
+    task_gradient: Float[Tensor, "token expert"] | None = None
 
 
 def block_of_token(prompts: Prompts, keys: TokenKeys) -> Int[Tensor, " token"]:

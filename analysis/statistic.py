@@ -14,41 +14,19 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from analysis import sampling, token_rows
 from analysis.code import code_of
 from analysis.errors import BadDeclaration, NotComparable, UnknownName
-from analysis.slots import BLOCKS, LayerBatch, Prompts, RouteBatch, Shape
+from analysis.slots import LayerBatch, Prompts, RouteBatch, Shape
+from analysis.spec import Spec
 
-NEEDS = ("routes", "layers", "outputs")
-"""What a statistic can ask of a pass: routing of all layers, per-layer tensors, and output norms on top."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One array of a state: axis names (or fixed sizes), dtype, and how two of it merge.
-
-    The first axis may be "prompt" (rows keyed by prompt, merged by union) or "block" (rows keyed by the block of the
-    prompt).
-    """
-
-    axes: tuple[str | int, ...]
-    dtype: torch.dtype = torch.float64
-    merge: Literal["sum", "max"] = "sum"
-
-    def size(self, shape: Shape, prompts: int) -> tuple[int, ...]:
-        """Sizes of the axes for this model and number of prompts."""
-        known = {
-            "prompt": prompts,
-            "block": BLOCKS,
-            "layer": len(shape.layers),
-            "expert": shape.experts,
-            "model": shape.model,
-        }
-        return tuple(axis if isinstance(axis, int) else known[axis.removesuffix("_b")] for axis in self.axes)
+NEEDS = ("routes", "layers", "gate", "outputs", "experts", "backward")
+"""What a statistic can ask of a pass: routing of all layers; per-layer tensors; and on top of those the experts'
+pre-activations, their output norms, the experts themselves, the gradient of the next-token loss (a backward pass)."""
 
 
 @dataclass(frozen=True)
@@ -81,24 +59,36 @@ class State:
     def without_block(self, block: int) -> State:
         """The state as if the prompts of this block had never been run."""
         keep = [row for row, b in enumerate(self.prompts.blocks) if b != block]
-        return self._resampled(keep, lambda array, spec: _blank_block(array, spec, block))
+
+        def other(arrays: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> dict[str, Tensor]:
+            if any(spec.sampled for spec in specs.values()):
+                return sampling.without(arrays, block, specs)
+            return {name: _blank_block(name, array, specs[name], block) for name, array in arrays.items()}
+
+        return self._resampled(keep, other)
 
     def take(self, rows: list[int]) -> State:
         """The state of these prompts only, in this order; refuses to split what is kept by block."""
 
-        def refuse(array: Tensor, spec: Spec) -> Tensor:
+        def refuse(arrays: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Mapping[str, Tensor]:
             if sorted(rows) == list(range(len(self.prompts))):
-                return array
+                return arrays
             raise NotComparable(
-                f"{self.statistic} keeps sums over blocks, so {len(rows)} of its {len(self.prompts)} prompts "
-                "cannot be taken out of it; ask with the same prompts on every side"
+                f"{self.statistic} keeps sums over blocks, or a sample, so {len(rows)} of its {len(self.prompts)} "
+                "prompts cannot be taken out of it; ask with the same prompts on every side"
             )
 
         return self._resampled(rows, refuse)
 
-    def _resampled(self, rows: list[int], other: Callable[[Tensor, Spec], Tensor]) -> State:
-        specs = get(self.statistic).arrays
-        arrays = {n: a[rows] if specs[n].axes[0] == "prompt" else other(a, specs[n]) for n, a in self.arrays.items()}
+    def _resampled(self, rows: list[int], other: Callable[[Mapping, Mapping], Mapping[str, Tensor]]) -> State:
+        groups = get(self.statistic).groups
+        arrays: dict[str, Tensor] = {}
+        for kind, specs in groups.items():
+            mine = {name: self.arrays[name] for name in specs}
+            if kind == "prompt":
+                arrays |= {name: array[rows] for name, array in mine.items()}
+            else:
+                arrays |= token_rows.of_prompts(mine, rows) if kind == "token" else other(mine, specs)
         return replace(self, prompts=self.prompts.take(rows), arrays=arrays)
 
 
@@ -114,39 +104,56 @@ class Statistic:
     @property
     def reads_layers(self) -> bool:
         """True when it is fed `LayerBatch`es, False for `RouteBatch`es."""
-        return bool(self.needs & {"layers", "outputs"})
+        return bool(self.needs - {"routes"})
+
+    @property
+    def groups(self) -> dict[str, dict[str, Spec]]:
+        """Its arrays by how they are cut and merged: by "prompt", by "token", as a "sample", or by block ("sum")."""
+        kinds: dict[str, dict[str, Spec]] = {}
+        for name, spec in self.arrays.items():
+            first = spec.axes[0] if spec.axes[0] in ("prompt", "token") else "sum"
+            kinds.setdefault("sample" if spec.sampled else str(first), {})[name] = spec
+        return kinds
 
     def empty(self, shape: Shape) -> State:
         """The neutral element: no prompt seen."""
-        arrays = {name: _blank(spec.size(shape, 0), spec) for name, spec in self.arrays.items()}
+        arrays = {name: spec.blank(name, spec.size(shape, 0)) for name, spec in self.arrays.items()}
         return State(self.name, shape, Prompts((), (), ()), arrays)
 
     def add(self, batch: RouteBatch | LayerBatch) -> State:
-        """The state of one batch alone; raises `BadDeclaration` if it is not as declared."""
+        """The state of one batch alone; raises `BadDeclaration` if it is not as declared.
+
+        A function of a `LayerBatch` may give an array with a layer axis of size 1: the other layers saw nothing.
+        """
         arrays = {name: array.to("cpu") for name, array in self.function(batch).items()}
         for name, spec in self.arrays.items():
-            size = spec.size(batch.shape, len(batch.prompts))
+            size = spec.size(batch.shape, len(batch.prompts), len(batch.keys))
+            if name in arrays and isinstance(batch, LayerBatch):
+                arrays[name] = _in_its_layer(name, arrays[name], spec, size, batch.layer)
             if name not in arrays or tuple(arrays[name].shape) != size or arrays[name].dtype != spec.dtype:
                 seen = f"{tuple(arrays[name].shape)} {arrays[name].dtype}" if name in arrays else "nothing"
                 raise BadDeclaration(f"{self.name}.{name}: declared {size} {spec.dtype}, the function gave {seen}")
         return State(self.name, batch.shape, batch.prompts, arrays)
 
     def merge(self, a: State, b: State) -> State:
-        """Both together, in any order: prompt rows by union, the rest by sum or maximum."""
+        """Both together, in any order: rows by prompt or token united, samples too, the rest by sum or maximum."""
         if a.shape != b.shape or {a.statistic, b.statistic} != {self.name}:
             raise NotComparable(f"{self.name}: cannot merge {a.statistic} of {a.shape} with {b.statistic} of {b.shape}")
-        prompts, rows_a, rows_b = _union(a.prompts, b.prompts)
-        arrays = {}
-        for name, spec in self.arrays.items():
-            left, right = a[name], b[name]
-            if spec.axes[0] == "prompt":
-                left, right = (_spread(x, rows, len(prompts), spec) for x, rows in ((left, rows_a), (right, rows_b)))
-            arrays[name] = torch.maximum(left, right) if spec.merge == "max" else left + right
+        prompts, *rows = _union(a.prompts, b.prompts)
+        arrays: dict[str, Tensor] = {}
+        for kind, specs in self.groups.items():
+            left, right = ({name: side[name] for name in specs} for side in (a, b))
+            if kind == "sample":
+                arrays |= sampling.merged(left, right, specs)
+            elif kind == "token":
+                arrays |= token_rows.united(left, right, (rows[0], rows[1]))
+            else:
+                arrays |= {n: _joined(n, s, (left[n], right[n]), rows, len(prompts)) for n, s in specs.items()}
         return replace(a, prompts=prompts, arrays=arrays)
 
-    def bytes(self, shape: Shape, prompts: int) -> int:
-        """Memory of one state, exact from the declaration."""
-        sizes = (math.prod(s.size(shape, prompts)) * s.dtype.itemsize for s in self.arrays.values())
+    def bytes(self, shape: Shape, prompts: int, tokens: int = 0) -> int:
+        """Memory of one state, exact from the declaration; only rows by prompt and by token grow."""
+        sizes = (math.prod(s.size(shape, prompts, tokens)) * s.dtype.itemsize for s in self.arrays.values())
         return sum(sizes)
 
     @property
@@ -180,6 +187,7 @@ def statistic(*, needs: tuple[str, ...], arrays: Mapping[str, Spec]) -> Callable
             )
         if unknown := set(needs) - set(NEEDS):
             raise BadDeclaration(f"statistic {name!r} needs {sorted(unknown)}; a pass can give {list(NEEDS)}")
+        _check_arrays(name, needs, arrays)
         _REGISTRY[name] = Statistic(name, function, frozenset(needs), dict(arrays))
         return _REGISTRY[name]
 
@@ -219,17 +227,51 @@ def get(name: str) -> Statistic:
     return statistics()[name]
 
 
-def _blank(size: tuple[int, ...], spec: Spec) -> Tensor:
-    fill = -math.inf if spec.merge == "max" else 0
-    return torch.full(size, fill, dtype=spec.dtype)
+def _check_arrays(name: str, needs: tuple[str, ...], arrays: Mapping[str, Spec]) -> None:
+    """Rows by token say whose they are and come from all layers at once; a sample has a hash and a block."""
+    by_token = [array for array, spec in arrays.items() if spec.axes[0] == "token"]
+    if by_token and (set(needs) != {"routes"} or not {"prompt", "position"} <= set(by_token)):
+        raise BadDeclaration(f"statistic {name!r}: rows by token need `routes` alone, and arrays `prompt`, `position`")
+    sampled = {array: spec for array, spec in arrays.items() if spec.sampled}
+    if not sampled:
+        return
+    cell: tuple[str | int, ...] = sampled["hash"].axes if "hash" in sampled else ()
+    same = [array for array, spec in sampled.items() if spec.axes[: len(cell)] == cell]
+    whole = bool(cell) and all(array in sampled and sampled[array].axes == cell for array in ("hash", "block"))
+    if not whole or not isinstance(cell[len(cell) - 1], int) or len(same) < len(sampled):
+        raise BadDeclaration(
+            f"statistic {name!r}: a sample has int64 arrays `hash` and `block` of axes (cell ..., n) and companions "
+            f"that begin with these axes; it declares { {array: spec.axes for array, spec in sampled.items()} }"
+        )
 
 
-def _blank_block(array: Tensor, spec: Spec, block: int) -> Tensor:
-    if spec.axes[0] != "block":
-        raise BadDeclaration(f"axes {spec.axes}: only arrays by prompt or by block can be resampled")
-    array = array.clone()
-    array[block] = -math.inf if spec.merge == "max" else 0
+def _in_its_layer(name: str, array: Tensor, spec: Spec, size: tuple[int, ...], layer: int) -> Tensor:
+    axis = spec.axes.index("layer") if "layer" in spec.axes else None
+    if axis is None or array.dim() != len(size) or array.shape[axis] != 1 or size[axis] == 1:
+        return array
+    wide = spec.blank(name, size)
+    if array.dtype == wide.dtype and array.shape == wide.narrow(axis, layer, 1).shape:
+        wide.narrow(axis, layer, 1).copy_(array)
+        return wide
     return array
+
+
+def _blank_block(name: str, array: Tensor, spec: Spec, block: int) -> Tensor:
+    if spec.axes[0] != "block":
+        raise BadDeclaration(f"axes {spec.axes}: only arrays by prompt, token or block and samples can be resampled")
+    array = array.clone()
+    array[block] = spec.nothing(name)
+    return array
+
+
+def _joined(name: str, spec: Spec, sides: tuple[Tensor, Tensor], rows: list[list[int]], prompts: int) -> Tensor:
+    left, right = sides
+    if spec.axes[0] == "prompt":
+        wide = [spec.blank(name, (prompts, *side.shape[1:])) for side in sides]
+        for array, place, side in zip(wide, rows, sides, strict=True):
+            array[place] = side
+        left, right = wide
+    return torch.maximum(left, right) if spec.merge == "max" else left + right
 
 
 def _union(a: Prompts, b: Prompts) -> tuple[Prompts, list[int], list[int]]:
@@ -237,9 +279,3 @@ def _union(a: Prompts, b: Prompts) -> tuple[Prompts, list[int], list[int]]:
     labels = dict(zip(b.keys, b.categories, strict=True)) | dict(zip(a.keys, a.categories, strict=True))
     both = Prompts(tuple(k[0] for k in rows), tuple(k[1] for k in rows), tuple(labels[k] for k in rows))
     return both, [rows[k] for k in a.keys], [rows[k] for k in b.keys]
-
-
-def _spread(array: Tensor, rows: list[int], size: int, spec: Spec) -> Tensor:
-    wide = _blank((size, *array.shape[1:]), spec)
-    wide[rows] = array
-    return wide

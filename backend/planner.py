@@ -24,6 +24,8 @@ from backend.store.arrays import Artifact
 SHARD = 16
 KEPT_BYTES_A_LAYER = 64 << 20
 """A statistic that nobody asked for yet is kept along the way if a shard of it takes no more per MoE layer."""
+DEAR = frozenset({"gate", "experts", "backward"})
+"""Needs that make a pass dearer: what has them is run where it is asked for, and never along the way."""
 CHARACTERS_A_TOKEN = 4
 """For prices only; the pass itself counts tokens."""
 LIVE_COPIES = 8
@@ -134,14 +136,17 @@ def shards(prompts: PromptSet) -> list[tuple[Prompt, ...]]:
 
 def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...]) -> dict[str, str]:
     """Keys of what a shard's one pass makes: what was asked for, and whatever is cheap to keep along the way."""
+    asked = question.measure.statistics
+    dear = DEAR & frozenset().union(*(statistics()[name].needs for name in asked))
     return {
         name: state_key(statistic, checkpoint, question.capture, prompts)
         for name, statistic in statistics().items()
-        if name in question.measure.statistics or _cheap(statistic, checkpoint, len(prompts))
+        if name in asked
+        or (statistic.needs & DEAR <= dear and _cheap(statistic, checkpoint, prompts, question.capture))
     }
 
 
-def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: int) -> bool:
+def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, ...], capture: CaptureOptions) -> bool:
     shape = Shape(
         tuple(str(layer) for layer in range(checkpoint.moe_layers)),
         checkpoint.experts,
@@ -149,7 +154,8 @@ def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: int) -> bool:
         checkpoint.model,
         checkpoint.hidden,
     )
-    return statistic.bytes(shape, prompts) <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
+    tokens = sum(_tokens(prompt, capture) for prompt in prompts)
+    return statistic.bytes(shape, len(prompts), tokens) <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
 
 
 def _tokens(prompt: Prompt, capture: CaptureOptions) -> int:

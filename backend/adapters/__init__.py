@@ -18,9 +18,9 @@ from torch import nn
 from analysis.errors import NoExperts
 from analysis.slots import Shape
 from backend.adapters import fused
-from backend.adapters.anatomy import AdapterLies, Anatomy, Expert, MoeLayer, Unsupported
+from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer, Unsupported
 
-__all__ = ["AdapterLies", "Anatomy", "Expert", "MoeLayer", "Unsupported", "adapt"]
+__all__ = ["AdapterLies", "Anatomy", "MoeLayer", "Unsupported", "adapt"]
 
 Find = Callable[[str, Mapping[str, nn.Module], str, int | None], MoeLayer | None]
 

@@ -1,4 +1,4 @@
-"""Where the parts of a Mixture-of-Experts model live: layers, routers, experts, and one expert written out.
+"""Where the parts of a Mixture-of-Experts model live: layers, routers, experts.
 
 An adapter says where parts live and nothing else. Geometry reads what is here and never the model.
 """
@@ -6,16 +6,18 @@ An adapter says where parts live and nothing else. Geometry reads what is here a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from analysis.errors import GeometryError, UnknownName
-from analysis.slots import SLOTS, Shape
+from analysis.expert import Expert
+from analysis.slots import SLOTS, Layered, Shape
+
+STACKED = ("router_weight", "router_bias")
+"""Slots small enough to hold for all layers at once."""
 
 
 class Unsupported(GeometryError):
@@ -24,64 +26,6 @@ class Unsupported(GeometryError):
 
 class AdapterLies(GeometryError):
     """Raised when what an adapter says of a model is not what the model does, before any figure is drawn."""
-
-
-Gate = Callable[[Tensor | None, Tensor], Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Expert:
-    """y = down phi(gate x + b, up x + b) + b, with phi elementwise in its two arguments.
-
-    `gate` is [hidden, model], None for an expert without a gate; `up` [hidden, model]; `down` [model, hidden].
-    """
-
-    gate: Tensor | None
-    up: Tensor
-    down: Tensor
-    phi: Gate
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Output of the expert for rows of x, its combine weight left out."""
-        return self.project(self.phi(*self._preactivations(x)))
-
-    def project(self, activations: Tensor) -> Tensor:
-        """Output of the expert from its gated activations [row, hidden]."""
-        return F.linear(activations, self.down, self.down_bias)
-
-    def slopes(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Mean over the rows of x of d phi / d gate and d phi / d up, exact for any elementwise phi."""
-        with torch.enable_grad():
-            gate, up = (None if t is None else t.detach().requires_grad_() for t in self._preactivations(x))
-            assert up is not None
-            wanted = [up] if gate is None else [gate, up]
-            found = [slope.mean(0) for slope in torch.autograd.grad(self.phi(gate, up).sum(), wanted)]
-        return (None, found[0]) if gate is None else (found[0], found[1])
-
-    def mean_jacobian(self, x: Tensor) -> Tensor:
-        """Mean over the rows of x of dy/dx, [model, model], in closed form: one product of two matrices."""
-        return self.along(x, torch.eye(self.up.shape[1], dtype=x.dtype, device=x.device))
-
-    def along(self, x: Tensor, directions: Tensor) -> Tensor:
-        """The mean Jacobian times `directions` [model, n], without building it."""
-        gate_slope, up_slope = self.slopes(x)
-        inner = up_slope[:, None] * (self.up @ directions)
-        if self.gate is not None and gate_slope is not None:
-            inner = inner + gate_slope[:, None] * (self.gate @ directions)
-        return self.down @ inner
-
-    def to(self, dtype: torch.dtype) -> Expert:
-        """The same expert in another precision."""
-        names = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")
-        tensors = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: None if t is None else t.detach().to(dtype) for name, t in tensors.items()})
-
-    def _preactivations(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
-        gate = None if self.gate is None else F.linear(x, self.gate, self.gate_bias)
-        return gate, F.linear(x, self.up, self.up_bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,3 +106,21 @@ class Anatomy:
         if layer is not None:
             return self.layers[layer].weights(name).detach().cpu()
         return torch.stack([each.weights(name).detach().cpu() for each in self.layers])
+
+    def slot(self, name: str) -> Layered:
+        """A weight slot as measures read it: the router's rows stacked, the experts' matrices one layer at a time."""
+        return self.weights(name) if name in STACKED else LayerByLayer(self, name)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerByLayer:
+    """A weight slot that brings one layer to the CPU when it is asked for, since all of them may not fit."""
+
+    anatomy: Anatomy
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.anatomy.layers)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self.anatomy.weights(self.name, layer)

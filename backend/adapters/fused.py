@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from analysis.errors import GeometryError
-from backend.adapters.anatomy import Expert, MoeLayer, Unsupported
+from analysis.expert import Expert
+from backend.adapters.anatomy import MoeLayer, Unsupported
 
 ROUTER_NAMES = ("gate", "router")
 ROW_NAMES = ("gate", "layer", "classifier", "wg", "proj")

@@ -70,7 +70,7 @@ def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merge
             raise TooFew(f"{asked.name} reads neither weights nor states of any prompt")
         return Inputs(next(iter(states.values())).shape, states)
     anatomy = residents.get(side.checkpoint).anatomy
-    return Inputs(anatomy.shape, states, {name: anatomy.weights(name) for name in slots})
+    return Inputs(anatomy.shape, states, {name: anatomy.slot(name) for name in slots})
 
 
 def _slots(asked: Measure) -> tuple[str, ...]:

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from analysis.measure import Inputs
+from analysis.expert import Expert
+from analysis.measure import STEPS, Inputs
 from analysis.slots import LayerBatch, Prompts, RouteBatch, Shape, TokenKeys, text_digest
 from analysis.statistic import get
 
@@ -44,10 +46,49 @@ def routes(seed=0, shape=SHAPE, lengths=(40,) * 16, tag=""):
     return RouteBatch(shape, prompts(len(lengths), tag), keys, top.indices, top.values / 3, served, margins)
 
 
-def layers(seed=0, shape=SHAPE, lengths=(12,) * 16):
-    """The same blind routing, one batch per layer, with made-up inputs and output norms."""
-    generator = torch.Generator().manual_seed(seed + 1)
-    batch, found = routes(seed, shape, lengths), []
+def silu_gated(gate, up):
+    return F.silu(gate) * up
+
+
+def experts(seed=0, shape=SHAPE):
+    """Per layer, random gated experts, their entries of size 1 over the root of what they sum over."""
+    generator = torch.Generator().manual_seed(seed + 10_000)
+    found = []
+    for _ in shape.layers:
+        gate, up = torch.randn(2, shape.experts, shape.hidden, shape.model, generator=generator) / shape.model**0.5
+        down = torch.randn(shape.experts, shape.model, shape.hidden, generator=generator) / shape.hidden**0.5
+        found.append([Expert(*parts, silu_gated) for parts in zip(gate, up, down, strict=True)])
+    return found
+
+
+def weight_slots(seed=0, shape=SHAPE):
+    """Every weight slot, stacked; gate, up and down are those of the experts of this seed."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(len(shape.layers), shape.experts, shape.model, generator=generator)
+    bias = torch.randn(len(shape.layers), shape.experts, generator=generator) / 10
+    stacked = {
+        f"{part}_weight": torch.stack(
+            [torch.stack([getattr(e, part) for e in layer]) for layer in experts(seed, shape)]
+        )
+        for part in ("gate", "up", "down")
+    }
+    return {"router_weight": rows, "router_bias": bias, **stacked}
+
+
+def preactivations(own, x, indices, served):
+    """What goes into phi at each (token, slot), NaN where not served."""
+    gate, up = (torch.stack(both, 1) for both in zip(*(expert.preactivations(x) for expert in own), strict=True))
+    found = []
+    for every in (gate, up):
+        chosen = every.gather(1, indices[..., None].expand(-1, -1, every.shape[-1]))
+        found.append(chosen.masked_fill(~served[..., None], torch.nan))
+    return found
+
+
+def layers(seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
+    """The same blind routing, one batch per layer, with made-up inputs, output norms and gradients."""
+    generator, gradients = (torch.Generator().manual_seed(seed + n) for n in (1, 20_000))
+    batch, found = routes(seed, shape, lengths, tag), []
     for layer in range(len(shape.layers)):
         tokens = len(batch.keys)
         x = torch.randn(tokens, shape.model, generator=generator)
@@ -55,9 +96,12 @@ def layers(seed=0, shape=SHAPE, lengths=(12,) * 16):
         norms = torch.rand(tokens, shape.top_k, generator=generator)
         norms[~batch.served[layer]] = torch.nan
         chosen = (batch.indices[layer], batch.weights[layer], batch.served[layer], batch.margins[layer])
-        found.append(
-            LayerBatch(shape, batch.prompts, batch.keys, layer, x, x, logits, logits.softmax(-1), *chosen, norms)
-        )
+        own = experts(seed, shape)[layer]
+        gate_in, up_in = preactivations(own, x, batch.indices[layer], batch.served[layer])
+        scores = (x, x, logits, logits.softmax(-1))
+        gradient = torch.randn(tokens, shape.experts, generator=gradients)
+        more = {"experts": own, "gate_in": gate_in, "up_in": up_in, "task_gradient": gradient}
+        found.append(LayerBatch(shape, batch.prompts, batch.keys, layer, *scores, *chosen, norms, **more))
     return found
 
 
@@ -68,7 +112,7 @@ def per_token(batch, change):
         value = getattr(batch, field.name)
         if field.name == "keys":
             value = TokenKeys(**{f.name: change(getattr(value, f.name), 0) for f in dataclasses.fields(value)})
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, torch.Tensor):  # experts belong to no token
             value = change(value, 1 if isinstance(batch, RouteBatch) else 0)
         fields[field.name] = value
     return type(batch)(**fields)
@@ -84,12 +128,14 @@ def permute_experts(batch, order):
     changes = {"indices": order[batch.indices]}
     if isinstance(batch, LayerBatch):
         back = order.argsort()
-        changes |= {"logits": batch.logits[:, back], "probabilities": batch.probabilities[:, back]}
+        names = ("logits", "probabilities", "task_gradient")
+        changes |= {name: getattr(batch, name)[:, back] for name in names}
+        changes["experts"] = [batch.experts[e] for e in back.tolist()]
     return dataclasses.replace(batch, **changes)
 
 
-def batches_for(statistic, seed=0, shape=SHAPE, lengths=(12,) * 16):
-    return layers(seed, shape, lengths) if statistic.reads_layers else [routes(seed, shape, lengths)]
+def batches_for(statistic, seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
+    return layers(seed, shape, lengths, tag) if statistic.reads_layers else [routes(seed, shape, lengths, tag)]
 
 
 def state_of(name, batches):
@@ -101,17 +147,15 @@ def state_of(name, batches):
 
 
 def inputs_for(measure, seed=0, shape=SHAPE, lengths=(12,) * 16, change=lambda batch: batch):
-    """One `Inputs` per side, of independent random slots; `change` is applied to every batch."""
+    """One `Inputs` per side, of independent random slots (three steps); `change` is applied to every batch."""
     sides = []
-    for side in range(len(measure.sides) or 1):
+    for side in range(3 if measure.sides == STEPS else len(measure.sides) or 1):
         states = {}
         for name in measure.statistics:
             batches = batches_for(get(name), seed * 2 + side, shape, lengths)
             states[name] = state_of(name, [change(batch) for batch in batches])
-        generator = torch.Generator().manual_seed(seed * 2 + side)
-        weight = torch.randn(len(shape.layers), shape.experts, shape.model, generator=generator)
-        weights = {"router_weight": weight} if "router_weight" in measure.reads else {}
-        sides.append(Inputs(shape, states, weights))
+        slots = weight_slots(seed * 2 + side, shape)
+        sides.append(Inputs(shape, states, {k: slots[k] for k in slots if k in measure.reads}, str(10 * side)))
     return tuple(sides)
 
 

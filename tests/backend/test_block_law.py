@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, SwitchTransformersConfig, SwitchTransformersModel
 
 from analysis.errors import GeometryError, NoExperts, UnknownName
-from backend.adapters import AdapterLies, Anatomy, Expert, Unsupported, adapt
+from analysis.expert import Expert
+from backend.adapters import AdapterLies, Anatomy, Unsupported, adapt
 from backend.adapters.block import TOLERANCE, tally
 from backend.adapters.fused import FusedLayer
 from backend.adapters.law import verify

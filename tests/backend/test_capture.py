@@ -12,9 +12,10 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from analysis.errors import GeometryError, UnknownName
+from analysis.expert import Expert
 from analysis.slots import LayerBatch, RouteBatch
 from analysis.statistic import get
-from backend.adapters import AdapterLies, Expert, adapt
+from backend.adapters import AdapterLies, adapt
 from backend.adapters.fused import FusedLayer
 from backend.adapters.law import Verified
 from backend.adapters.watch import watch

@@ -54,7 +54,14 @@ def words(count: int, category: str = "story") -> PromptSet:
 def test_a_new_question_runs_every_shard_and_keeps_all_that_is_cheap() -> None:
     [side] = planner.plan(ask("expert_load", [CHECKPOINT], words(40)), Kept()).sides
     assert [len(work.prompts) for work in side.missing] == [16, 16, 8]
-    assert all(set(work.statistics) == set(statistics()) and work.routes for work in side.missing)
+    cheap = {name for name, statistic in statistics().items() if not statistic.needs & planner.DEAR}
+    assert all(set(work.statistics) == cheap and work.routes for work in side.missing)
+
+
+def test_what_makes_a_pass_dearer_is_run_only_where_it_is_asked_for() -> None:
+    asked = ask("expert_load", [CHECKPOINT], words(4))
+    [side] = planner.plan(asked, Kept()).sides
+    assert not any(statistics()[name].needs & planner.DEAR for work in side.missing for name in work.statistics)
 
 
 def test_after_one_pass_another_measure_and_another_knob_need_none() -> None:
