@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from frontend import words
 from frontend.attributes import hyphened
+from frontend.folded import folded
 from frontend.panel import icon
 from frontend.state import Material, PageState
 
@@ -36,10 +37,10 @@ def context(state: PageState, material: Material) -> list:
 
 def _chip(label: str, face: Sequence, choices: Sequence, name: str) -> html.Details:
     summary = html.Summary([*face, icon("chevron")], className="chip", **hyphened({"aria-label": label}))
-    entry = dcc.Input(type="search", placeholder="Filter", className="filter", id=f"filter-{name}")
+    entry = dcc.Input(type="search", placeholder="Filter", className="filter")
     search = html.Label([html.Span(f"Filter {name}", className="visually-hidden"), entry])
     return html.Details(
-        [summary, html.Div([search, html.Div(list(choices), className="choices")], className="menu-open wide")],
+        [summary, folded([search, html.Div(list(choices), className="choices")], "menu-open wide")],
         className="menu chip-menu",
         id=f"chip-{name}",
     )

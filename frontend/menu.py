@@ -9,6 +9,7 @@ from urllib.parse import quote
 from dash import html
 
 from frontend.attributes import hyphened
+from frontend.folded import folded
 
 if TYPE_CHECKING:
     from frontend.panel import Panel
@@ -24,7 +25,7 @@ def menu(panel: Panel, settings: Sequence) -> html.Details:
         className="bare small",
         **hyphened({"aria-label": f"Menu of {panel.title}"}),
     )
-    return html.Details([summary, html.Div(_lines(panel, settings), className="menu-open")], className="menu")
+    return html.Details([summary, folded(_lines(panel, settings), "menu-open")], className="menu")
 
 
 def _lines(panel: Panel, settings: Sequence) -> list:

@@ -19,14 +19,19 @@ from frontend.readings import caution, sentence, sentence_of_runs
 from frontend.scales import Scale
 from frontend.views import Side
 
-CONFIG: Any = {
-    "displaylogo": False,
-    "showSendToCloud": False,
-    "displayModeBar": False,
+GRAPH: Any = {
+    "config": {
+        "displaylogo": False,
+        "showSendToCloud": False,
+        "displayModeBar": False,
+        "responsive": True,
+        "scrollZoom": False,
+        "doubleClick": "reset",
+    },
     "responsive": True,
-    "scrollZoom": False,
-    "doubleClick": "reset",
+    "className": "fill",
 }
+"""What every graph is made with in the browser, beside its id and figure."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +75,18 @@ def icon(name: str) -> html.Span:
     return html.Span(className=f"icon i-{name}", **hyphened({"aria-hidden": "true"}))
 
 
-def slot(place: Place) -> html.Div:
-    """What a page puts down: the stores that callbacks meet at, and the plate in its first state."""
-    key = place.key
+def slot(place: Place, shown: Panel | None = None, light: Any = None, seen: Any = None) -> html.Div:
+    """What a page puts down: the stores that callbacks meet at, and the plate, loading or already `shown`."""
+    key, face = place.key, plate(shown or Panel(place, {}, "loading"))
     return html.Div(
         [
             dcc.Store(id={"type": "place", "key": key}, data=place.stored()),
+            dcc.Store(id={"type": "shown", "key": key}),
             dcc.Store(id={"type": "asked", "key": key}),
             dcc.Store(id={"type": "finished", "key": key}),
-            dcc.Store(id={"type": "light", "key": key}),
-            dcc.Store(id={"type": "seen", "key": key}),
-            html.Div(plate(Panel(place, {}, "loading")), id={"type": "plate", "key": key}, className="plate-slot"),
+            dcc.Store(id={"type": "light", "key": key}, data=light),
+            dcc.Store(id={"type": "seen", "key": key}, data=seen),
+            html.Div(face, id={"type": "plate", "key": key}, className="plate-slot"),
         ],
         className=f"slot span-{place.span}",
     )
@@ -160,11 +166,13 @@ def _body(panel: Panel) -> list:
 
 
 def graph(key: str, alt: str, height: int, old: bool = False) -> html.Div:
-    """The figure's frame; the figure itself comes from the light store by way of the theme."""
-    drawn = dcc.Graph(id={"type": "graph", "key": key}, config=CONFIG, responsive=True, className="fill")
-    style = {"flexBasis": f"{height}px", "minHeight": f"{height}px"}
+    """The figure's frame; the figure itself comes from the light store by way of the theme, and is drawn once."""
     return html.Div(
-        drawn, role="img", className="figure greyed" if old else "figure", style=style, **hyphened({"aria-label": alt})
+        id={"type": "frame", "key": key},
+        role="img",
+        className="figure greyed" if old else "figure",
+        style={"flexBasis": f"{height}px", "minHeight": f"{height}px"},
+        **hyphened({"aria-label": alt}),
     )
 
 

@@ -10,7 +10,7 @@ from dash import dcc, html
 from frontend import theme
 from frontend.attributes import hyphened
 from frontend.client import Refusal
-from frontend.panel import icon
+from frontend.panel import GRAPH, icon
 from frontend.state import Material, PageState
 
 # pages that exist by hand; a family of measures without one gets its page from the catalogue
@@ -112,12 +112,15 @@ def layout() -> dmc.MantineProvider:
             dcc.Location(id="loc"),
             dcc.Store(id="theme", storage_type="local"),
             dcc.Store(id="palette", data=theme.pairs()),
+            dcc.Store(id="graph", data=GRAPH),
             *stores,
             html.Nav(id="rail", className="rail", **hyphened({"aria-label": "Pages"})),
             html.Div([bar, html.Main(html.Div(className="page-wait"), id="main", tabIndex="-1")], className="stage"),
             _drawer(),
             _key_sheet(),
             _table(),
+            # brings plotly.js while the first answers are under way: the first figure would wait for 5 MB of script
+            dcc.Graph(id="ahead", figure={}, style={"display": "none"}),
             html.Div(id="live-region", className="visually-hidden", role="status", **hyphened({"aria-live": "polite"})),
         ],
         id="provider",

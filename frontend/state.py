@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
+
+from frontend.client import Client
 
 SHARED = ("a", "b", "prompts", "layer")
 
@@ -65,6 +68,12 @@ class PageState:
             k: v for k, v in change.items() if v is not None
         }
         return (path or self.path) + (f"?{urlencode(query, safe='/')}" if query else "")
+
+
+async def material_of(client: Client) -> Material:
+    """What the backend holds right now."""
+    checkpoints, prompts, measures = await asyncio.gather(client.checkpoints(), client.prompt_sets(), client.measures())
+    return Material(tuple(checkpoints), tuple(prompts), tuple(measures))
 
 
 def parse(path: str | None, search: str | None, material: Material) -> PageState:

@@ -8,10 +8,14 @@
     if (at !== undefined) geometry().change({ layer: Math.min(Number(last), Math.max(0, Number(at) + delta)) });
   };
   const plate = () => document.activeElement?.closest(".plate[data-key]") ?? document.querySelector(".plate[data-key]:hover");
-  const press = (act) => plate()?.querySelector(`[data-act="${act}"]`)?.click();
+  const press = (act) => {
+    plate()?.querySelectorAll("details.menu").forEach(geometry().unfold);
+    plate()?.querySelector(`[data-act="${act}"]`)?.click();
+  };
   const meaning = () => {
     const menu = plate()?.querySelector("details.menu:not(.pick)");
     if (!menu) return;
+    geometry().unfold(menu);
     menu.open = true;
     menu.querySelector(".meaning-fold").open = true;
     menu.querySelector("summary").focus();
@@ -21,7 +25,7 @@
     ",": () => layer(-1), ".": () => layer(1),
     x: () => geometry().acts.swap(), t: () => geometry().acts.theme(), j: () => geometry().acts.jobs(),
     c: () => press("copy-link"), v: () => press("table"), f: () => press("full"), h: meaning,
-    "/": (event) => { const chip = document.getElementById("chip-a"); if (chip) { event.preventDefault(); chip.open = true; chip.querySelector("input")?.focus(); } },
+    "/": (event) => { const chip = document.getElementById("chip-a"); if (chip) { event.preventDefault(); geometry().unfold(chip); chip.open = true; chip.querySelector("input")?.focus(); } },
     "[": () => document.body.classList.toggle("folded"),
     "?": () => geometry().set("keys", { opened: true }),
   };

@@ -13,9 +13,10 @@ def register(app: Dash, client: Client) -> None:
         ClientsideFunction("geometry", "scheme"), Output("provider", "forceColorScheme"), Input("theme", "data")
     )
     app.clientside_callback(
-        ClientsideFunction("geometry", "recolour"),
-        Output({"type": "graph", "key": MATCH}, "figure"),
+        ClientsideFunction("geometry", "draw"),
+        Output({"type": "frame", "key": MATCH}, "children"),
         Input({"type": "light", "key": MATCH}, "data"),
         Input("theme", "data"),
         State("palette", "data"),
+        State("graph", "data"),
     )

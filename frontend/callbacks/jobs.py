@@ -7,9 +7,8 @@ from typing import Any
 from dash import Dash, Input, Output
 
 from frontend import joblist
-from frontend.callbacks.pages import material_of
 from frontend.client import Client, Refusal
-from frontend.state import Material
+from frontend.state import Material, material_of
 
 
 def register(app: Dash, client: Client) -> None:

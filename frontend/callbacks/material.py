@@ -6,10 +6,9 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
-from frontend.callbacks.pages import material_of
 from frontend.client import Client, Refusal
 from frontend.pages import checkpoints, differs, prompts
-from frontend.state import parse
+from frontend.state import material_of, parse
 
 
 def register(app: Dash, client: Client) -> None:

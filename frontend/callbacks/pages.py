@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, no_update
@@ -10,15 +9,9 @@ from dash import Dash, Input, Output, State, ctx, no_update
 from frontend import contextbar, shell
 from frontend.client import Client, Refusal
 from frontend.pages import page_of
-from frontend.state import Material, PageState, parse
+from frontend.state import Material, PageState, material_of, parse
 
 FOLLOWS_QUERY = ("/checkpoints", "/prompts")
-
-
-async def material_of(client: Client) -> Material:
-    """What the backend holds right now."""
-    checkpoints, prompts, measures = await asyncio.gather(client.checkpoints(), client.prompt_sets(), client.measures())
-    return Material(tuple(checkpoints), tuple(prompts), tuple(measures))
 
 
 async def frame(client: Client, path: str | None, search: str | None) -> tuple[Any, Any]:

@@ -22,4 +22,4 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     """Pairs on one scale, then the difference on its own, then every other measure of two sides."""
     places = (*CURATED, *rest("compare", CURATED, material))
     lead = "A beside B: the same prompts, one scale for both, and B − A on a scale of its own."
-    return page("Compare", lead, [*slots(places, material), differs()], (ask_all(),))
+    return page("Compare", lead, [*await slots(client, state, places, material), differs()], (ask_all(),))

@@ -16,6 +16,6 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     return page(
         name.capitalize(),
         f"All {len(places)} measures of this family, in the order of the catalogue.",
-        slots(places, material),
+        await slots(client, state, places, material),
         (ask_all(),),
     )

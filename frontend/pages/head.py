@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dash import html
 
 from frontend.attributes import hyphened
+from frontend.client import Client
+from frontend.filling import depends, fill
 from frontend.panel import icon, slot
 from frontend.places import Place
-from frontend.state import Material
+from frontend.state import Material, PageState
+
+WITH_THE_PAGE = 2
+"""So many panels come with the page itself: a round trip less for what is seen first."""
+PATIENCE = 0.4
+"""Seconds a page waits for them; whatever is slower comes by itself."""
 
 
 def page(title: str, lead: str, parts: Sequence[Any], aside: Sequence[Any] = ()) -> list:
@@ -29,9 +37,20 @@ def ask_all() -> html.Button:
     )
 
 
-def slots(curated: Iterable[Place], material: Material) -> list:
-    """The panels of the curated places whose measures the backend has."""
-    return [slot(place) for place in curated if material.measure(place.measure) is not None]
+async def slots(client: Client, state: PageState, curated: Iterable[Place], material: Material) -> list:
+    """The panels of the curated places whose measures the backend has; the first come filled, if they come at once."""
+    places = [place for place in curated if material.measure(place.measure) is not None]
+    first = await asyncio.gather(*(_at_once(client, place, state, material) for place in places[:WITH_THE_PAGE]))
+    return [*first, *map(slot, places[WITH_THE_PAGE:])]
+
+
+async def _at_once(client: Client, place: Place, state: PageState, material: Material) -> html.Div:
+    try:
+        filled = await asyncio.wait_for(fill(client, place, state, material), PATIENCE)
+    except TimeoutError:
+        return slot(place)
+    figure = filled.figure.to_dict() if filled.figure is not None else None
+    return slot(place, filled.panel, figure, filled.seen(depends(place, state, material)))
 
 
 def rest(family: str, curated: Iterable[Place], material: Material) -> list[Place]:

@@ -8,8 +8,8 @@ from dash import dcc, html
 
 from frontend import words
 from frontend.client import Client
-from frontend.pages.head import ask_all, page
-from frontend.panel import icon, plain_plate, slot
+from frontend.pages.head import ask_all, page, slots
+from frontend.panel import icon, plain_plate
 from frontend.places import Place
 from frontend.state import Material, PageState
 
@@ -32,7 +32,7 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
         say = "No checkpoint is loaded. Register a folder or a hub id, or put one under data/checkpoints."
         go = dcc.Link("Register a checkpoint", href="/checkpoints", className="primary")
         return page("Expert geometry", say, [plain_plate("Nothing loaded yet", [html.Div(go, className="blank")])])
-    parts: list[Any] = [slot(HEADLINE)] if material.measure(HEADLINE.measure) else []
+    parts: list[Any] = await slots(client, state, (HEADLINE,), material)
     parts += [_asks(state), _runs(material, state), _loaded(health, material, state)]
     return page("Expert geometry of trained routers", _lead(material), parts, (ask_all(),))
 

@@ -14,4 +14,4 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     """The curated panels first, then the rest of the family."""
     places = (*CURATED, *rest("router", CURATED, material))
     lead = "The directions the router gives its experts, and how much of them all experts share."
-    return page("Router", lead, slots(places, material), (ask_all(),))
+    return page("Router", lead, await slots(client, state, places, material), (ask_all(),))

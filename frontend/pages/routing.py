@@ -23,4 +23,4 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     """The curated panels first, then whatever else the family has."""
     places = (*CURATED, *rest("routing", CURATED, material))
     lead = "Who is chosen, how evenly, and whether the task decides. Each figure of A stands beside its own step 0."
-    return page("Routing", lead, slots(places, material), (ask_all(),))
+    return page("Routing", lead, await slots(client, state, places, material), (ask_all(),))

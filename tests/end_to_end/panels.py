@@ -26,8 +26,7 @@ def ask(page: Page, measure: str) -> Locator:
     if plate.get_attribute("data-state") == "not-asked":
         plate.get_by_role("button", name="Ask").click()
     expect(plate).to_have_attribute("data-state", "done", timeout=ANSWER_MILLISECONDS)
-    drawn = plate.locator(".js-plotly-plot .main-svg").first
-    drawn.wait_for()
+    plate.locator(".js-plotly-plot .main-svg").first.wait_for()
     return plate
 
 

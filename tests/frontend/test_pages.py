@@ -2,18 +2,19 @@
 
 import ast
 import inspect
+import json
 from pathlib import Path
 
 import httpx
 import pytest
 
 from frontend.app import create_app
-from frontend.callbacks.pages import content, frame, material_of
-from frontend.callbacks.panels import failed, fill
+from frontend.callbacks.pages import content, frame
 from frontend.client import Client
+from frontend.filling import failed, fill
 from frontend.panel import plate
 from frontend.places import Place, questions
-from frontend.state import Material, parse
+from frontend.state import Material, material_of, parse
 from tests.frontend.fake_backend import create_fake
 from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
 
@@ -21,6 +22,11 @@ pytestmark = pytest.mark.anyio
 MATERIAL = Material(tuple(CHECKPOINTS), tuple(SETS), tuple(MEASURES))
 LOAD = Place("expert_load")
 HERE = ("/routing", "")
+
+
+async def filled_at(client, place, location=HERE, ask=False):
+    """The place's panel at this address."""
+    return await fill(client, place, parse(*location, MATERIAL), MATERIAL, ask)
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_only_page_headers_name_measures():
 
 
 async def test_what_is_not_asked_shows_its_price_and_one_button(client):
-    filled = await fill(client, LOAD, HERE, ask=False)
+    filled = await filled_at(client, LOAD)
     section = plate(filled.panel)
     assert filled.panel.state == "not-asked" and filled.figure is None
     assert "Not asked yet" in words_of(section) and "8,192 tokens" in words_of(section)
@@ -108,13 +114,13 @@ async def test_what_is_not_asked_shows_its_price_and_one_button(client):
 
 
 async def test_asking_puts_the_question_for_the_checkpoint_and_its_step_0(client):
-    filled = await fill(client, LOAD, HERE, ask=True)
+    filled = await filled_at(client, LOAD, ask=True)
     assert filled.panel.state == "running" and len(filled.panel.jobs) == 2
     assert [a.question.checkpoints[0] for a in filled.panel.asked] == ["aux/step-02000", "aux/step-00000"]
 
 
 async def test_a_stored_answer_is_drawn_with_all_that_must_stand_beside_it(full):
-    filled = await fill(full, LOAD, HERE, ask=False)
+    filled = await filled_at(full, LOAD)
     text = words_of(plate(filled.panel))
     assert filled.panel.state == "done" and filled.figure is not None
     for said in (
@@ -129,25 +135,49 @@ async def test_a_stored_answer_is_drawn_with_all_that_must_stand_beside_it(full)
         assert said in text, said
 
 
+async def test_the_first_panels_come_with_their_page_if_the_store_has_them(full, client):
+    def states(page):
+        return {
+            c.id["key"]: c.data
+            for c in walk(page)
+            if isinstance(getattr(c, "id", None), dict) and c.id["type"] == "light"
+        }
+
+    drawn = states(await content(full, "/routing", ""))
+    assert [bool(figure) for figure in drawn.values()][:3] == [True, True, False]
+    assert drawn["expert_load-one"]["data"]
+    assert not any(states(await content(client, "/routing", "")).values())
+
+
+async def test_the_menu_is_told_as_text_that_the_browser_makes_into_elements(full):
+    section = plate((await filled_at(full, LOAD)).panel)
+    folded = [
+        json.loads(c.to_plotly_json()["props"]["data-folded"]) for c in walk(section) if hasattr(c, "data-folded")
+    ]
+    told = json.dumps(folded, ensure_ascii=False)
+    assert len(folded) == 1
+    assert "What does this mean?" in told and "format=csv" in told and "moe-geometry ask" in told
+
+
 async def test_a_dense_checkpoint_is_refused_by_name_on_the_plate(full):
-    filled = await fill(full, LOAD, ("/routing", "?a=dense/step-02000"), ask=False)
+    filled = await filled_at(full, LOAD, ("/routing", "?a=dense/step-02000"))
     assert filled.panel.state == "refused" and "dense/step-02000 is dense" in words_of(plate(filled.panel))
 
 
 async def test_an_unknown_checkpoint_is_refused_with_the_way_out(full):
-    filled = await fill(full, LOAD, ("/routing", "?a=gone/step-1"), ask=False)
+    filled = await filled_at(full, LOAD, ("/routing", "?a=gone/step-1"))
     assert "“gone/step-1” is not loaded. Choose one" in filled.panel.message
 
 
 async def test_a_failed_job_says_so_where_it_was_asked(client):
-    told = failed(await fill(client, LOAD, HERE, ask=False), ["The worker ran out of memory."])
+    told = failed(await filled_at(client, LOAD), ["The worker ran out of memory."])
     assert told.panel.state == "failed"
     assert "The worker ran out of memory." in words_of(plate(told.panel)) and "Ask again" in words_of(plate(told.panel))
 
 
 async def test_compare_asks_both_sides_and_draws_them_in_one_figure(full):
-    filled = await fill(
-        full, Place("expert_load", sides="pair"), ("/compare", "?a=aux/step-02000&b=none/step-02000"), ask=False
+    filled = await filled_at(
+        full, Place("expert_load", sides="pair"), ("/compare", "?a=aux/step-02000&b=none/step-02000")
     )
     assert [s.role for s in filled.panel.sides] == ["a", "b"]
     assert len({(t.zmin, t.zmax) for t in filled.figure.data}) == 1
@@ -168,7 +198,7 @@ async def test_a_measure_of_weights_is_asked_without_prompts():
 
 
 async def test_the_overview_asks_every_run_that_has_a_router(full):
-    filled = await fill(full, Place("load_violation", sides="runs"), ("/", ""), ask=False)
+    filled = await filled_at(full, Place("load_violation", sides="runs"), ("/", ""))
     assert {s.label for s in filled.panel.sides} == {"aux 2,000", "free 2,000", "kmeans 2,000", "none 2,000"}
     assert sum(s.role == "control" for s in filled.panel.sides) == 4
 

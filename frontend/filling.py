@@ -1,0 +1,121 @@
+"""Filling a place: from the URL's state to answers, a job, a price or a refusal, and on to a panel and its figure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import plotly.graph_objects as go
+
+from frontend.answer import Answer
+from frontend.client import Client, Job, NotAsked, Refusal
+from frontend.panel import Panel
+from frontend.places import Asked, Place, questions
+from frontend.state import Material, PageState, knob_values
+from frontend.views import Side, draw, draw_runs, height_of
+
+Outcome = Answer | NotAsked | Job | Refusal
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A panel and, where it has an answer, its figure in light colours."""
+
+    panel: Panel
+    figure: go.Figure | None = None
+
+    def seen(self, depends: str) -> dict[str, Any]:
+        """What the browser keeps of it: what it was drawn for, and how high a figure it may have to grey."""
+        return {"of": depends} | ({"height": self.panel.height} if self.figure is not None else {})
+
+
+async def fill(client: Client, place: Place, state: PageState, material: Material, ask: bool = False) -> Filled:
+    """Look the place's questions up, or with `ask` put them for good."""
+    try:
+        asked = questions(place, state, material)
+    except Refusal as refusal:
+        return refused(place, material, refusal)
+    outcomes = await asyncio.gather(*(_outcome(client, a, ask) for a in asked))
+    return compose(place, state, material, list(zip(asked, outcomes, strict=True)))
+
+
+def refused(place: Place, material: Material | None, refusal: Refusal) -> Filled:
+    """The panel of a place that cannot be asked: it says why."""
+    measure = material.measure(place.measure) if material else None
+    return Filled(Panel(place, measure or {}, "refused", message=str(refusal)))
+
+
+async def _outcome(client: Client, asked: Asked, ask: bool) -> Outcome:
+    try:
+        return await (client.ask(asked.question) if ask else client.stored(asked.question))
+    except Refusal as refusal:
+        return refusal
+
+
+def compose(place: Place, state: PageState, material: Material, found: Sequence[tuple[Asked, Outcome]]) -> Filled:
+    """One panel from what came back for each of its questions."""
+    measure = material.measure(place.measure) or {}
+    jobs = tuple(o for _, o in found if isinstance(o, Job))
+    sides = _sides(found)
+    base = Panel(
+        place=place,
+        measure=measure,
+        state="done",
+        asked=tuple(a for a, _ in found),
+        jobs=jobs,
+        knobs=knob_values(measure, state.knobs, place.knobs),
+        cost=_cost([o for _, o in found if isinstance(o, NotAsked)]),
+        missing=any(not a.needed and isinstance(o, NotAsked) for a, o in found),
+    )
+    needed = [o for a, o in found if a.needed]
+    if place.sides == "runs" and sides:
+        needed = [o for o in needed if isinstance(o, Answer)]
+    refused = next((o for o in needed if isinstance(o, Refusal)), None)
+    if refused is not None:
+        return Filled(replace(base, state="refused", message=str(refused), jobs=()))
+    if jobs and not all(isinstance(o, Answer) for o in needed):
+        return Filled(replace(base, state="running"))
+    if not all(isinstance(o, Answer) for o in needed):
+        return Filled(replace(base, state="not-asked"))
+    return _drawn(replace(base, state="partial" if jobs else "done", sides=sides), state)
+
+
+def _sides(found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
+    return tuple(Side(a.role, a.label, o) for a, o in found if isinstance(o, Answer))
+
+
+def _drawn(panel: Panel, state: PageState) -> Filled:
+    if panel.place.sides == "runs":
+        figure, scale = draw_runs(panel.sides), None
+    else:
+        figure, scale = draw(panel.sides, state.layer, difference=panel.place.sides == "both")
+    return Filled(replace(panel, scale=scale, height=height_of(figure)), figure)
+
+
+def _cost(prices: Sequence[NotAsked]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in prices:
+        for name, value in one.cost.items():
+            if isinstance(value, int | float):
+                total[name] = max(total.get(name, 0), value) if name == "memory_bytes" else total.get(name, 0) + value
+    return total
+
+
+def failed(filled: Filled, sentences: Sequence[str]) -> Filled:
+    """A job that failed says so on the plate that waited for it."""
+    if filled.panel.state != "not-asked" or not sentences:
+        return filled
+    return Filled(replace(filled.panel, state="failed", message=" ".join(dict.fromkeys(sentences))))
+
+
+def depends(place: Place, state: PageState, material: Material) -> str:
+    """All of the URL that a plate depends on: if it has not changed, the plate need not be drawn anew."""
+    try:
+        bodies = [a.question.body() for a in questions(place, state, material)]
+    except Refusal as refusal:
+        return f"refused: {refusal}"
+    by_layer = "layer" in (material.measure(place.measure) or {}).get("axes", ())
+    return json.dumps([bodies, state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None])
