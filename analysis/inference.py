@@ -48,7 +48,8 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
     if measure.needs_selection and any(side.shape.soft for side in sides):
         return _nothing_selected(measure, sides, tokens, prompts)
     raw = _values(_call(measure.function, measure, sides, settled))
-    axes = raw.axes or tuple(_axis(name, sides) for name in measure.axes)
+    sizes = dict(zip(measure.axes, raw.values.shape, strict=False))
+    axes = raw.axes or tuple(_axis(name, sides, sizes.get(name, 0)) for name in measure.axes)
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
     null, found = _null(measure, sides, settled)
@@ -146,7 +147,7 @@ def _tokens(sides: tuple[Inputs, ...]) -> int:
     return max(counts, default=0)
 
 
-def _axis(name: str, sides: tuple[Inputs, ...]) -> Axis:
+def _axis(name: str, sides: tuple[Inputs, ...], size: int = 0) -> Axis:
     plain, side = name.removesuffix("_b"), sides[0]
     if plain == "prompt" and side.states:
         # All states of a side hold the same prompts in the same order: `aligned` has seen to it.
@@ -154,7 +155,8 @@ def _axis(name: str, sides: tuple[Inputs, ...]) -> Axis:
         return Axis(name, prompts.ids, prompts.categories)
     experts = tuple(f"E{e}" for e in range(side.shape.experts))
     steps = tuple(each.label or str(n) for n, each in enumerate(sides))
-    labels = {"layer": side.shape.layers, "expert": experts, "step": steps}.get(plain)
+    counted = tuple(str(n + 1) for n in range(size))
+    labels = {"layer": side.shape.layers, "expert": experts, "step": steps, "component": counted}.get(plain)
     if labels is None:
         raise BadDeclaration(f"axis {name!r} has no labels of its own: the measure must return `Values` with its axes")
     return Axis(name, labels)

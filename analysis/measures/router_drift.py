@@ -1,0 +1,104 @@
+"""How far a router moved between two checkpoints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.cosines import Form, centred_rows, unit_rows
+from analysis.errors import NotComparable
+from analysis.loads import over_layers
+from analysis.measure import Chance, Inputs, Values, measure
+from analysis.nulls import central_band, random_rows
+
+What = Literal["direction", "relative"]
+DRAWN_NUMBERS = 4_000_000
+
+
+@measure(
+    title="Router drift",
+    question="How far did each layer's router move from a to b?",
+    unit="1 - cosine (0 to 2), or share of the size of a (0 or more)",
+    family="router",
+    source="Ours: cosine of each row with itself at another step, and the relative Frobenius distance",
+    axes=("layer",),
+    reads=("router_weight",),
+)
+def router_drift(a: Inputs, b: Inputs, *, what: What = "direction", form: Form = "centred") -> Values:
+    """`direction`: mean over experts of 1 - cos(row in a, row in b). `relative`: |R_b - R_a|_F / |R_a|_F.
+
+    `centred` takes each side's mean row away first.
+
+    Returns:
+        One number per layer: 0 (unmoved) to 2 (`direction`; 1 is unrelated), or 0 or more (`relative`). NaN where no
+        row has a direction.
+
+    Raises:
+        NotComparable: If layers, experts or widths differ.
+
+    Source:
+        Ours.
+
+    Caveat:
+        Expert 3 of one run is not expert 3 of another: between separately trained runs this is near that of unrelated
+        rows whatever they learned. Between steps of one run the numbering holds. A drift in direction need not change
+        a route.
+    """
+    first, second = _rows(a, b)
+    values, used = _drift(first, second, what, form)
+    facts = over_layers(values, a.shape.layers, "highest") | {"rows": int(used.sum())}
+    caveats = ("NaN: no row of the layer has a direction.",) if bool(values.isnan().any()) else ()
+    return Values(values, facts=facts, caveats=caveats)
+
+
+@router_drift.chance
+def null(a: Inputs, b: Inputs, *, what: What, form: Form, generator: torch.Generator) -> Chance:
+    """The drift to an unrelated router: random directions with the lengths that the rows have on each side.
+
+    Returns:
+        Mean and central 95 % band per layer.
+
+    Source:
+        Ours: independent uniform directions, drawn.
+    """
+    first, second = _rows(a, b)
+    experts, model = first.shape[1:]
+    draws = min(1000, max(100, DRAWN_NUMBERS // (4 * experts**2)))
+    unit = unit_rows(random_rows(draws, 2 * experts, model, generator))
+    # In the order of their lengths in a: which expert has which length cannot matter.
+    lengths, order = first.norm(dim=-1).sort(-1)
+    others = second.norm(dim=-1).gather(-1, order)
+    drawn = []
+    for mine, theirs in zip(lengths, others, strict=True):
+        pair = unit[:, :experts] * mine[:, None], unit[:, experts:] * theirs[:, None]
+        drawn.append(_drift(*pair, what, form)[0])
+    found = torch.stack(drawn, 1)
+    how = f"{draws} pairs of {experts} unrelated directions in {model} dimensions, with the lengths of the rows"
+    return Chance(found.mean(0), *central_band(found), how)
+
+
+def _rows(a: Inputs, b: Inputs) -> tuple[Float[Tensor, "layer expert model"], Float[Tensor, "layer expert model"]]:
+    sides = tuple((side.shape.layers, side.shape.experts, side.shape.model) for side in (a, b))
+    if sides[0] != sides[1]:
+        said = [
+            f"{len(layers)} MoE layers of {experts} experts in {model} dimensions" for layers, experts, model in sides
+        ]
+        raise NotComparable(f"a has {said[0]}, b has {said[1]}; layers, experts and width must be the same")
+    return a.router_weight.double(), b.router_weight.double()
+
+
+def _drift(
+    a: Float[Tensor, "case expert model"], b: Float[Tensor, "case expert model"], what: What, form: Form
+) -> tuple[Float[Tensor, " case"], Float[Tensor, " case"]]:
+    """The drift of each case and how many rows are in it."""
+    if form == "centred":
+        a, b = centred_rows(a), centred_rows(b)
+    if what == "relative":
+        moved = (b - a).norm(dim=(-1, -2)) / a.norm(dim=(-1, -2))
+        return moved, torch.full_like(moved, a.shape[1])
+    # 1 - cos by the chord: exact for rows that hardly turned.
+    turned = (unit_rows(a) - unit_rows(b)).square().sum(-1) / 2
+    return turned.nanmean(-1), (~turned.isnan()).sum(-1).double()
