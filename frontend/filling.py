@@ -71,7 +71,7 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
         missing=any(not a.needed and isinstance(o, NotAsked) for a, o in found),
     )
     needed = [o for a, o in found if a.needed]
-    if place.sides == "runs" and sides:
+    if place.sides == "runs" and any(side.role != "control" for side in sides):
         needed = [o for o in needed if isinstance(o, Answer)]
     refused = next((o for o in needed if isinstance(o, Refusal)), None)
     if refused is not None:

@@ -83,7 +83,7 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
 def _runs(
     place: Place, state: PageState, material: Material, prompts: str | None, knobs: Mapping[str, Any]
 ) -> list[Asked]:
-    asked = []
+    asked, controls = [], []
     for last in material.last_of_runs():
         if last.get("dense") or last.get("soft") or last.get("error") or not last.get("run"):
             continue
@@ -91,12 +91,12 @@ def _runs(
         name = words.checkpoint(last)
         asked.append(Asked(role, name, Question(place.measure, (last["id"],), prompts, knobs)))
         if (start := material.start_of(last["id"])) is not None:
-            asked.append(Asked("control", name, Question(place.measure, (start["id"],), prompts, knobs)))
+            controls.append(Asked("control", name, Question(place.measure, (start["id"],), prompts, knobs)))
     if not asked:
         raise Refusal(
             404, "no run", "No run with a router is loaded. Register a checkpoint, or set MOE_GEOMETRY_ROOTS."
         )
-    return asked
+    return asked + controls  # in this order: what was trained is drawn first
 
 
 def _checkpoint(name: str | None, letter: str, material: Material) -> Mapping[str, Any]:

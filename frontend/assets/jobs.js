@@ -5,6 +5,7 @@
   const streams = new Map();
   const states = new Map();
   const told = new Set();
+  const waitedFor = new Map();
   const over = (job) => job && !["waiting", "running"].includes(job.state);
   // setting a property of a component that is not (or no longer) on the page throws inside the renderer
   const set = (id, props) => { if (document.getElementById("main")) window.dash_clientside.set_props(id, props); };
@@ -21,11 +22,16 @@
     inside("stage", key, { children: current?.stage || (current?.state === "running" ? "starting" : "waiting for the worker") });
     inside("eta", key, { children: current?.eta_seconds ? duration(current.eta_seconds) : "" });
   };
+  // a plate is looked at again whenever one of its jobs ends, so that a figure of many runs grows while the rest is under way
   const finish = ({ key, jobs }) => {
-    const mark = key + jobs.join();
-    if (told.has(mark) || !jobs.every((id) => over(states.get(id)))) return;
+    const ended = jobs.filter((id) => over(states.get(id)));
+    const mark = key + ended.join();
+    if (!ended.length || told.has(mark)) return;
     told.add(mark);
-    const failed = jobs.map((id) => states.get(id)).filter((j) => j.state === "failed").map((j) => j.message || "The job failed without a word.");
+    const all = waitedFor.get(key) ?? new Set();
+    ended.forEach((id) => all.add(id));
+    ended.length === jobs.length ? waitedFor.delete(key) : waitedFor.set(key, all);
+    const failed = [...all].map((id) => states.get(id)).filter((j) => j.state === "failed").map((j) => j.message || "The job failed without a word.");
     set({ type: "finished", key }, { data: { at: Date.now(), failed } });
   };
   const note = (job) => {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -34,7 +36,8 @@ def test_a_question_under_way_is_found_again_after_a_reload(page: Page, services
     panel(page, "load_entropy").get_by_role("button", name="Ask").click()
     expect(panel(page, "load_entropy")).to_have_attribute("data-state", "running")
     page.reload()
-    expect(panel(page, "load_entropy")).to_have_attribute("data-state", "running")
+    # partial: the trained checkpoint has answered, its step 0 is still under way
+    expect(panel(page, "load_entropy")).to_have_attribute("data-state", re.compile("running|partial"))
     expect(panel(page, "load_entropy")).to_have_attribute("data-state", "done", timeout=240_000)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from frontend.app import create_app
 from frontend.callbacks.pages import content, frame
-from frontend.client import Client
-from frontend.filling import failed, fill
+from frontend.client import Client, Job
+from frontend.filling import compose, failed, fill
 from frontend.panel import plate
 from frontend.places import Place, questions
 from frontend.state import Material, material_of, parse
@@ -201,6 +201,19 @@ async def test_the_overview_asks_every_run_that_has_a_router(full):
     filled = await filled_at(full, Place("load_violation", sides="runs"), ("/", ""))
     assert {s.label for s in filled.panel.sides} == {"aux 2,000", "free 2,000", "kmeans 2,000", "none 2,000"}
     assert sum(s.role == "control" for s in filled.panel.sides) == 4
+
+
+async def test_a_figure_of_many_runs_grows_but_never_from_controls_alone(full):
+    filled = await filled_at(full, Place("load_violation", sides="runs"), ("/", ""))
+    found = list(zip(filled.panel.asked, (s.answer for s in filled.panel.sides), strict=True))
+    running = [(asked, Job(str(i), "")) for i, (asked, _) in enumerate(found)]
+    place = filled.panel.place
+    state = parse("/", "", MATERIAL)
+    only_controls = [pair if pair[0].role == "control" else job for pair, job in zip(found, running, strict=True)]
+    assert compose(place, state, MATERIAL, only_controls).panel.state == "running"
+    one_run = [found[0], *running[1:]]
+    grown = compose(place, state, MATERIAL, one_run)
+    assert grown.panel.state == "partial" and grown.figure is not None and len(grown.panel.sides) == 1
 
 
 async def test_without_a_backend_the_page_says_so_and_the_rail_stays():
