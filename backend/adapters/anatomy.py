@@ -73,6 +73,15 @@ class MoeLayer(ABC):
         """
         return None
 
+    def gate_and_up(self, fused: Tensor) -> tuple[Tensor, Tensor]:
+        """The pre-activations of gate and up projection in what `_apply_gate` is given."""
+        gate, up = fused.chunk(2, dim=-1)
+        return gate, up
+
+    def shared(self) -> Expert | None:
+        """The expert that serves every token, where the model has one beside the routed ones."""
+        return None
+
     def identity(self, indices: Tensor) -> Tensor:
         """True where a selection is an identity expert: it returns its input, and no weights serve it."""
         return torch.zeros_like(indices, dtype=torch.bool)

@@ -19,6 +19,7 @@ from analysis.expert import Expert
 from backend.adapters.anatomy import MoeLayer, Unsupported
 
 ROUTER_NAMES = ("gate", "router")
+SHARED_NAMES = ("shared_expert", "shared_experts", "shared_mlp")
 ROW_NAMES = ("gate", "layer", "classifier", "wg", "proj")
 SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
 DEQUANTISE = "load it with its quantisation config's dequantize=True"
@@ -34,14 +35,27 @@ class FusedLayer(MoeLayer):
         return experts, model, hidden
 
     def expert(self, index: int) -> Expert:
-        """One expert as views of the fused tensors."""
+        """One expert as views of the fused tensors, of which no graph is kept."""
         gate, up = self._first()
         gate_bias, up_bias = self._first_bias()
         down_bias = getattr(self.experts, "down_proj_bias", None)
-        pick = lambda t: None if t is None else t[index]  # noqa: E731
-        return Expert(
-            pick(gate), up[index], self._down()[index], self._phi, pick(gate_bias), pick(up_bias), pick(down_bias)
-        )
+        parts = (gate, up, self._down(), gate_bias, up_bias, down_bias)
+        gate, up, down, *biases = (None if t is None else t.detach()[index] for t in parts)
+        assert up is not None and down is not None
+        return Expert(gate, up, down, self._phi, *biases)
+
+    def shared(self) -> Expert | None:
+        """A plain gated network beside the experts; a gate of its own that scales it is a combine weight, so not here.
+
+        None where it is something else.
+        """
+        found: Any = next((child for n in SHARED_NAMES if (child := getattr(self.block, n, None)) is not None), None)
+        linear = [getattr(found, f"{name}_proj", None) for name in ("gate", "up", "down")]
+        if not all(isinstance(each, nn.Linear) for each in linear) or not hasattr(found, "act_fn"):
+            return None
+        gate, up, down = (each.weight.detach() for each in linear if each is not None)
+        biases = (None if each is None or each.bias is None else each.bias.detach() for each in linear)
+        return Expert(gate, up, down, lambda z, u: found.act_fn(z) * u, *biases)
 
     def alone(self, index: int, x: Tensor) -> Tensor:
         """The class's eager forward, whatever implementation is set: it can be differentiated twice."""
@@ -84,6 +98,10 @@ class FusedLayer(MoeLayer):
         k = indices.shape[-1]
         slots_first = [torch.where(indices.T == index) for index in hit]
         return torch.cat([token * k + slot for slot, token in slots_first])
+
+    def gate_and_up(self, fused: Tensor) -> tuple[Tensor, Tensor]:
+        """Halves, or every other one, as the fused projection lies."""
+        return super().gate_and_up(fused) if self._concatenated else (fused[..., ::2], fused[..., 1::2])
 
     def rows(self) -> nn.Module:
         """The router itself, or the linear child that holds its rows (a norm may stand before it)."""

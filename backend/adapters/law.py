@@ -14,7 +14,7 @@ from torch.autograd.functional import jvp
 
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
 from backend.adapters.block import relative_error, routed_output, tolerance
-from backend.adapters.watch import Trace, watch
+from backend.adapters.watch import Extra, Trace, watch
 
 TOKENS = 8
 # Two backward passes round more than one forward pass; in float64, some models cast to float32 inside the expert.
@@ -40,7 +40,7 @@ def verify(model: nn.Module, anatomy: Anatomy, tokens: Tensor) -> Verified:
     """
     tokens = tokens.reshape(1, -1)
     rows = torch.arange(tokens.numel(), device=tokens.device)
-    with watch(anatomy, rows, tokens.numel(), outputs=True) as traces:
+    with watch(anatomy, rows, tokens.numel(), Extra(outputs=True)) as traces:
         model(input_ids=tokens, use_cache=False)
     pairs = list(zip(anatomy.layers, traces, strict=True))
     outputs = tuple(_check_output(layer, trace) for layer, trace in pairs)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from analysis.expert import Expert
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
-from backend.adapters.flight import Call, Flight, observed, output_norms
+from backend.adapters.flight import Call, Flight, Seen, observed, output_norms, preactivations
 
 
 @dataclass
@@ -31,6 +32,9 @@ class Trace:
     weights: Tensor | None = None
     output: Tensor | None = None
     output_norms: Tensor | None = None
+    gate_in: Tensor | None = None
+    up_in: Tensor | None = None
+    task_gradient: Tensor | None = None
 
 
 class _TopkReader(TorchFunctionMode):
@@ -56,32 +60,40 @@ class _TopkReader(TorchFunctionMode):
         return scores if same and scores.dim() == 2 else None
 
 
+@dataclass(frozen=True)
+class Extra:
+    """What to keep of the experts besides their calls: what they returned, each output's norm, each pre-activation."""
+
+    outputs: bool = False
+    norms: bool = False
+    gate: bool = False
+
+
 @contextmanager
-def watch(
-    anatomy: Anatomy, rows: Tensor, total: int, *, outputs: bool = False, norms: bool = False
-) -> Iterator[list[Trace]]:
+def watch(anatomy: Anatomy, rows: Tensor, total: int, extra: Extra | None = None) -> Iterator[list[Trace]]:
     """Record each MoE layer of the forward passes run inside by this thread; hooks are gone afterwards, error or not.
 
     Args:
         anatomy: Where the layers are.
         rows: Which rows of the flattened [batch, sequence] to keep: those that are no padding.
         total: How many rows the flattened batch has, so that a layer which sees others is noticed.
-        outputs: Keep what the experts modules return too.
-        norms: Keep the norm of each selection's output, observed in flight.
+        extra: What to keep of the experts; norms and pre-activations are observed in flight.
 
     Raises:
         AdapterLies: In the pass, if a layer runs twice, sees other rows than the batch has, or if observed outputs do
             not add up to what it returned.
     """
-    traces = [Trace() for _ in anatomy.layers]
+    traces, extra = [Trace() for _ in anatomy.layers], extra or Extra()
     with ExitStack() as stack:
         reader = stack.enter_context(_TopkReader())
         recorder = _Recorder(reader, rows, total, threading.get_ident())
         for layer, trace in zip(anatomy.layers, traces, strict=True):
             hooks = recorder.hooks(layer, trace)
-            if outputs or norms:
-                flight = stack.enter_context(observed(layer.experts, recorder.mine)) if norms else None
-                hooks.append(recorder.output_hook(layer, trace, flight))
+            if extra.outputs or extra.norms or extra.gate:
+                flight = None
+                if not extra.outputs:
+                    flight = stack.enter_context(observed(layer.experts, recorder.mine, before=extra.gate))
+                hooks.append(recorder.output_hook(layer, trace, flight, extra))
             for register, hook, options in hooks:
                 stack.callback(register(hook, **options).remove)
         yield traces
@@ -122,8 +134,8 @@ class _Recorder:
         found.append((layer.experts.register_forward_pre_hook, experts_input, with_kwargs))
         return found
 
-    def output_hook(self, layer: MoeLayer, trace: Trace, flight: Flight | None) -> Registration:
-        """Keeps what the experts returned or, with a flight, the norms of what each of them gave to it."""
+    def output_hook(self, layer: MoeLayer, trace: Trace, flight: Flight | None, extra: Extra) -> Registration:
+        """Keeps what the experts returned or, with a flight, what each of them did with its tokens."""
 
         def experts_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             if not self.mine():
@@ -131,11 +143,10 @@ class _Recorder:
             if flight is None:
                 trace.output = self.keep(output)
                 return
-            indices = layer.read_call(args, kwargs)[1]
-            call = [self.keep(tensor) for tensor in (*layer.read_call(args, kwargs), output)]
-            seen = flight.rows(layer, indices)
-            seen = None if seen is None else (seen[0].to(self.rows.device), self.keep(seen[1]))
-            trace.output_norms = output_norms(layer, Call(*call), seen)
+            x, indices, weights = layer.read_call(args, kwargs)
+            call = Call(*(self.keep(tensor) for tensor in (x, indices, weights, output)))
+            with torch.no_grad():
+                _fill(trace, layer, call, flight.land(layer, indices, self.keep), extra)
 
         return layer.experts.register_forward_hook, experts_output, {"with_kwargs": True}
 
@@ -164,3 +175,17 @@ class _Recorder:
         if not isinstance(tensor, Tensor) or tensor.numel() != self.total * layer.size()[0]:
             return None
         return self.keep(tensor)
+
+
+def _fill(trace: Trace, layer: MoeLayer, call: Call, seen: Seen | None, extra: Extra) -> None:
+    """Pre-activations and output norms, the second from the first where both are wanted."""
+    gate_in, up_in = preactivations(layer, call, seen) if extra.gate else (None, None)
+    trace.gate_in, trace.up_in = gate_in, up_in
+
+    def activations(expert: Expert, token: Tensor, slot: Tensor) -> Tensor:
+        if up_in is not None:
+            return expert.phi(None if gate_in is None else gate_in[token, slot], up_in[token, slot])
+        return expert.phi(*expert.preactivations(call.x[token])) if seen is None else seen.at(token, slot)
+
+    if extra.norms:
+        trace.output_norms = output_norms(layer, call, activations)

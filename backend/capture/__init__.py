@@ -13,17 +13,22 @@ from torch import Tensor
 
 from analysis.errors import GeometryError, TooFew, UnknownName
 from analysis.slots import LayerBatch, RouteBatch
+from analysis.statistic import NEEDS
 from backend.adapters.anatomy import Anatomy
 from backend.adapters.law import TOKENS, Verified, verify
-from backend.adapters.watch import Trace, watch
-from backend.capture.assemble import layer_batch, route_batch, routed_of
+from backend.adapters.watch import Extra, Trace, watch
+from backend.capture.assemble import layer_batch, route_batch, routed_of, with_experts
+from backend.capture.backward import run_with_gradients
 from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, encode, keys_of, padded, prompts_of
 
-__all__ = ["NEEDS", "CaptureOptions", "Captured", "capture", "verified"]
+__all__ = ["CaptureOptions", "Captured", "capture", "verified"]
 
-NEEDS = frozenset({"routes", "layers", "outputs"})
 LOGIT_BYTES = 2**30
 """Logits of a batch over the whole vocabulary, in float32, stay below this; it bounds batches of large vocabularies."""
+GATE_BYTES = 2**30
+"""Pre-activations of a batch, of all layers and slots, stay below this where a statistic needs them."""
+BACKWARD = 4
+"""A pass with gradients keeps what every layer did, so its batches are smaller by this factor."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def capture(
         TooFew: If there is no token in any prompt.
         AdapterLies: If the model does other than the adapter says.
     """
-    if unknown := set(needs) - NEEDS:
+    if unknown := set(needs) - set(NEEDS):
         raise UnknownName(f"a capture cannot give {sorted(unknown)}; it gives {', '.join(sorted(NEEDS))}")
     if model.training:
         raise GeometryError(
@@ -125,22 +130,29 @@ class _Run:
         routed = [routed_of(layer, trace) for layer, trace in pairs]
         route = route_batch(self.anatomy.shape, *tokens, routed) if "routes" in self.needs else None
         layers: tuple[LayerBatch, ...] = ()
-        if self.needs & {"layers", "outputs"}:
+        if self.needs - {"routes"}:
             layers = tuple(layer_batch(self.anatomy, n, tokens, t, routed[n]) for n, t in enumerate(traces))
+        if "experts" in self.needs:
+            layers = tuple(with_experts(self.anatomy.layers[batch.layer], batch) for batch in layers)
         return Captured(route, layers, _notes(batch))
 
-    @torch.no_grad()
     def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:
         device = self.model.device
         ids, mask = (t.to(device) for t in padded(batch, self._pad()))
         rows = mask.flatten().nonzero().squeeze(-1)
-        norms = "outputs" in self.needs
-        with _lock(self.model), watch(self.anatomy, rows, mask.numel(), norms=norms) as traces:
-            out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        extra = Extra(norms="outputs" in self.needs, gate="gate" in self.needs)
+        with _lock(self.model), watch(self.anatomy, rows, mask.numel(), extra) as traces:
+            if "backward" in self.needs:
+                out, gradients = run_with_gradients(self.model, self.anatomy, ids, mask)
+                for trace, gradient in zip(traces, gradients, strict=True):
+                    trace.task_gradient = gradient.index_select(0, rows.to(gradient.device)).to(device)
+            else:
+                with torch.no_grad():
+                    out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
         logits = getattr(out, "logits", None)
         if logits is None:  # a bare decoder predicts nothing
             return traces, torch.full((len(rows),), -1, device=device)
-        return traces, logits.argmax(-1).flatten()[rows].to(device)
+        return traces, logits.detach().argmax(-1).flatten()[rows].to(device)
 
     @torch.no_grad()
     def _continue(self, each: Encoded) -> Encoded:
@@ -171,7 +183,11 @@ class _Run:
 
     def _budget(self) -> int:
         vocabulary = getattr(self.model.config.get_text_config(), "vocab_size", 1)
-        return max(1, min(self.options.batch_tokens, LOGIT_BYTES // (4 * vocabulary)))
+        tokens = min(self.options.batch_tokens, LOGIT_BYTES // (4 * vocabulary))
+        if "gate" in self.needs:
+            shape, size = self.anatomy.shape, self.model.dtype.itemsize
+            tokens = min(tokens, GATE_BYTES // (len(shape.layers) * shape.top_k * 2 * shape.hidden * size))
+        return max(1, tokens // BACKWARD if "backward" in self.needs else tokens)
 
 
 def _lock(model: torch.nn.Module) -> threading.Lock:

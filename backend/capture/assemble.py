@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def margins(scores: Tensor | None, layer: MoeLayer, tokens: int, device: torch.d
 def layer_batch(
     anatomy: Anatomy, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed
 ) -> LayerBatch:
-    """What one layer's router and experts saw and gave; output norms where they were observed, else NaN."""
+    """What one layer's router and experts saw and gave; output norms where they were asked for, else NaN."""
     layer, (prompts, keys) = anatomy.layers[index], tokens
     seen, x = trace.router_input, trace.expert_input
     if seen is None or x is None or seen.shape != x.shape:
@@ -87,7 +87,16 @@ def layer_batch(
         served=routed.served,
         margins=routed.margins,
         output_norms=norms,
+        gate_in=trace.gate_in,
+        up_in=trace.up_in,
+        task_gradient=trace.task_gradient,
     )
+
+
+def with_experts(layer: MoeLayer, batch: LayerBatch) -> LayerBatch:
+    """The same batch with the layer's experts, and the one that every token uses; all of them views."""
+    experts = tuple(layer.expert(index) for index in range(layer.size()[0]))
+    return replace(batch, experts=experts, shared=layer.shared())
 
 
 def probabilities(logits: Tensor, trace: Trace) -> Tensor:

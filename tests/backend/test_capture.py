@@ -18,7 +18,7 @@ from analysis.statistic import get
 from backend.adapters import AdapterLies, adapt
 from backend.adapters.fused import FusedLayer
 from backend.adapters.law import Verified
-from backend.adapters.watch import watch
+from backend.adapters.watch import Extra, watch
 from backend.capture import Captured, CaptureOptions, capture, verified
 from tests.backend import tiny_moe
 from tests.backend.tiny_moe import EXPERTS, TOP_K
@@ -117,7 +117,7 @@ def test_a_watched_pass_gives_bitwise_the_same_logits(family: str, implementatio
     ids = torch.arange(40, 80).reshape(2, 20)
     with torch.no_grad():
         before = model(ids, use_cache=False).logits
-        with watch(adapt(model), torch.arange(40), 40, norms=True):
+        with watch(adapt(model), torch.arange(40), 40, Extra(norms=True)):
             during = model(ids, use_cache=False).logits
         assert torch.equal(before, during) and torch.equal(before, model(ids, use_cache=False).logits)
 
@@ -147,7 +147,7 @@ def test_activations_are_observed_where_the_model_shows_them(monkeypatch: Any, i
     monkeypatch.setattr(Expert, "__call__", lambda expert, x: pytest.fail("recomputed what was to be observed"))
     monkeypatch.setattr(Expert, "project", lambda expert, h: projected.append(len(h)) or project(expert, h))
     model = built("gpt_oss", implementation)
-    with torch.no_grad(), watch(adapt(model), torch.arange(3, 20), 20, norms=True) as traces:
+    with torch.no_grad(), watch(adapt(model), torch.arange(3, 20), 20, Extra(norms=True)) as traces:
         model(torch.arange(40, 60)[None], use_cache=False)
     assert sum(projected) == 17 * TOP_K * len(traces)
     assert all(trace.output_norms is not None and trace.output_norms.isfinite().all() for trace in traces)
