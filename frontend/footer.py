@@ -57,7 +57,7 @@ def _facts(panel: Panel) -> list[str]:
     )
     extra = [
         f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
-        for k, v in list(answer.facts.items())[: FACTS if panel.place.sides in ("one", "both") else 0]
+        for k, v in list(answer.facts.items())[: FACTS if panel.place.sides in ("one", "both", "steps") else 0]
     ]
     return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
 

@@ -10,14 +10,15 @@ from frontend import words
 from frontend.client import Question, Refusal
 from frontend.state import Material, PageState, knob_values
 
-Sides = Literal["one", "pair", "both", "runs"]
+Sides = Literal["one", "pair", "both", "runs", "steps"]
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a panel stands and how it is asked.
 
-    `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends.
+    `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends;
+    all steps of one run in a measure of ordered checkpoints.
     """
 
     measure: str
@@ -60,6 +61,8 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
     knobs = knob_values(measure, state.knobs, place.knobs)
     if place.sides == "runs":
         return _runs(place, state, material, prompts, knobs)
+    if place.sides == "steps":
+        return _steps(place, state, material, prompts, knobs)
     if place.sides == "both":
         a, b = _checkpoint(state.a, "A", material), _checkpoint(state.b, "B", material)
         return [
@@ -97,6 +100,23 @@ def _runs(
             404, "no run", "No run with a router is loaded. Register a checkpoint, or set MOE_GEOMETRY_ROOTS."
         )
     return asked + controls  # in this order: what was trained is drawn first
+
+
+def _steps(
+    place: Place, state: PageState, material: Material, prompts: str | None, knobs: Mapping[str, Any]
+) -> list[Asked]:
+    own = _checkpoint(state.a, "A", material)
+    members = [c for c in material.checkpoints if own.get("run") and c.get("run") == own["run"]]
+    if len(members) < 2:
+        raise Refusal(404, "no steps", f"{own['id']} has no other steps loaded: there is no path to follow.")
+    ordered = tuple(c["id"] for c in sorted(members, key=lambda c: c.get("step") or 0))
+    return [Asked("a", f"{own['run']}, {len(ordered)} steps", Question(place.measure, ordered, prompts, knobs))]
+
+
+def sides_of(measure: Mapping[str, Any]) -> Sides:
+    """How a measure is asked where no page says otherwise: by what it takes."""
+    taken = list(measure.get("sides") or ())
+    return "steps" if taken == ["steps"] else "both" if taken else "one"
 
 
 def _checkpoint(name: str | None, letter: str, material: Material) -> Mapping[str, Any]:

@@ -17,13 +17,25 @@ from frontend.state import Material, PageState
 RAIL = (
     (None, (("overview", "/", "Overview"),)),
     ("Material", (("box", "/checkpoints", "Checkpoints"), ("text", "/prompts", "Prompts"))),
-    ("Geometry", (("route", "/routing", "Routing"), ("compass", "/router", "Router"))),
+    (
+        "Geometry",
+        (
+            ("route", "/routing", "Routing"),
+            ("compass", "/router", "Router"),
+            ("couple", "/coupling", "Coupling"),
+            ("function", "/function", "Function"),
+            ("planes", "/representation", "Representation"),
+            ("aim", "/specialisation", "Specialisation"),
+            ("path", "/trajectories", "Trajectories"),
+        ),
+    ),
     ("Together", (("split", "/compare", "Compare"), ("pulse", "/jobs", "Jobs"))),
 )
 OWN = frozenset(path.strip("/") for _, links in RAIL for _, path, _ in links)
 
 KEYS = (
     ("g then o k p r w c j", "go to overview, checkpoints, prompts, routing, router, compare, jobs"),
+    ("g then u f e s t", "go to coupling, function, representation, specialisation, trajectories"),
     (", .", "previous, next layer"),
     ("x", "swap A and B"),
     ("/", "choose a checkpoint"),

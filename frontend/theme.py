@@ -89,8 +89,11 @@ class CategoryStyle:
 def categories(names: tuple[str, ...]) -> dict[str, CategoryStyle]:
     """Styles by category.
 
-    The four shipped ones keep their own; beyond four, new shapes with the same hues again, never a fifth hue.
+    The four shipped ones keep their own; beyond four, new shapes with the same hues again, never a fifth hue. Numbers
+    (layers) are an order, not kinds: they go from light to dark.
     """
+    if len(names) > 1 and all(name.isdigit() for name in names):
+        return _ordered(names)
     ordered = [n for n in dict.fromkeys(names) if n not in _HUES]
     taken = [n for n in _HUES if n in names]
     places = {name: _HUES.index(name) for name in taken}
@@ -102,6 +105,12 @@ def categories(names: tuple[str, ...]) -> dict[str, CategoryStyle]:
         )
         for name, i in places.items()
     }
+
+
+def _ordered(names: tuple[str, ...]) -> dict[str, CategoryStyle]:
+    ranks = {name: i / (len(names) - 1) for i, name in enumerate(sorted(names, key=int))}
+    tokens = {name: f"mag-{2 + round(4 * rank)}" for name, rank in ranks.items()}
+    return {name: CategoryStyle(LIGHT[t], LIGHT["ink-2"], _SHAPES[0], t) for name, t in tokens.items()}
 
 
 def pairs() -> dict[str, str]:

@@ -24,6 +24,8 @@ from backend.services import Services
 router = APIRouter(prefix="/questions", tags=["questions"])
 
 MOST_WAIT = 20.0
+MOST_CHECKPOINTS = 64
+"""Steps of a run in one question."""
 
 
 class CaptureBody(BaseModel):
@@ -39,7 +41,7 @@ class QuestionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     measure: str
-    checkpoints: list[str] = Field(min_length=1, max_length=2)
+    checkpoints: list[str] = Field(min_length=1, max_length=MOST_CHECKPOINTS)
     prompts: str | None = None
     knobs: dict[str, bool | int | float | str] = {}
     capture: CaptureBody = CaptureBody()

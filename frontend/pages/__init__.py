@@ -9,7 +9,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from frontend.client import Client
-from frontend.pages import checkpoints, compare, family, jobs, overview, prompts, router, routing
+from frontend.pages import (
+    checkpoints,
+    compare,
+    coupling,
+    family,
+    function,
+    jobs,
+    overview,
+    prompts,
+    representation,
+    router,
+    routing,
+    specialisation,
+    trajectories,
+)
 from frontend.state import Material, PageState
 
 Layout = Callable[[Client, PageState, Material], Awaitable[Any]]
@@ -20,6 +34,11 @@ PAGES: dict[str, Layout] = {
     "/prompts": prompts.layout,
     "/routing": routing.layout,
     "/router": router.layout,
+    "/coupling": coupling.layout,
+    "/function": function.layout,
+    "/representation": representation.layout,
+    "/specialisation": specialisation.layout,
+    "/trajectories": trajectories.layout,
     "/compare": compare.layout,
     "/jobs": jobs.layout,
 }

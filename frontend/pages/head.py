@@ -12,7 +12,7 @@ from frontend.attributes import hyphened
 from frontend.client import Client
 from frontend.filling import depends, fill
 from frontend.panel import icon, slot
-from frontend.places import Place
+from frontend.places import Place, sides_of
 from frontend.state import Material, PageState
 
 WITH_THE_PAGE = 2
@@ -59,6 +59,5 @@ def rest(family: str, curated: Iterable[Place], material: Material) -> list[Plac
     left = [m for m in material.measures if m["family"] == family and m["name"] not in shown]
     alone = len(left) % 2  # the last one of an odd number gets the whole row
     return [
-        Place(m["name"], span=12 if alone and i == len(left) - 1 else 6, sides="both" if m.get("sides") else "one")
-        for i, m in enumerate(left)
+        Place(m["name"], span=12 if alone and i == len(left) - 1 else 6, sides=sides_of(m)) for i, m in enumerate(left)
     ]

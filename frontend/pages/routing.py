@@ -14,8 +14,10 @@ CURATED = (
     Place("signature_effect", span=5),
     Place("signature_embedding", span=6, knobs={"method": "umap"}, title="Prompts on a map: UMAP"),
     Place("signature_embedding", span=6, knobs={"method": "pca"}, title="Prompts on a map: PCA"),
+    Place("signature_classifier", span=5),
+    Place("signature_baselines", span=7),
+    Place("signature_outlier", span=7),
     Place("load_entropy", span=5),
-    Place("coactivation", span=7),
 )
 
 

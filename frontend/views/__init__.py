@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from frontend.answer import Answer
 from frontend.scales import Scale, scale_of
-from frontend.views import heatmap, line, matrix, mosaic, number, runs, scatter, table
+from frontend.views import heatmap, line, matrix, mosaic, number, runs, scatter, slab, table
 from frontend.views.side import Side
 
 __all__ = ["Side", "draw", "draw_runs", "height_of", "kind_of"]
@@ -22,8 +22,8 @@ def kind_of(answer: Answer) -> str:
         return "number"
     if len(shape) == 1:
         return "line"
-    if len(shape) == 3 and shape[1] == shape[2]:
-        return "mosaic"
+    if len(shape) == 3:
+        return "mosaic" if names[2] == f"{names[1]}_b" else "slab" if names[0] == "layer" else "table"
     if len(shape) == 2 and names[1] == "coordinate":
         return "scatter"
     if len(shape) == 2 and names[1] == f"{names[0]}_b":
@@ -47,6 +47,8 @@ def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tup
     if kind == "table":
         return table.draw(sides), None
     scale = scale_of([s.answer for s in sides], difference)
+    if kind == "slab":
+        return slab.draw(sides, scale, layer), scale
     view = {"mosaic": mosaic.draw, "matrix": matrix.draw, "heatmap": heatmap.draw}[kind]
     return view(sides, scale, layer), scale
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -10,10 +11,10 @@ import pytest
 
 from frontend.app import create_app
 from frontend.callbacks.pages import content, frame
-from frontend.client import Client, Job
+from frontend.client import Client, Job, Refusal
 from frontend.filling import compose, failed, fill
 from frontend.panel import plate
-from frontend.places import Place, questions
+from frontend.places import Place, questions, sides_of
 from frontend.state import Material, material_of, parse
 from tests.frontend.fake_backend import create_fake
 from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
@@ -27,6 +28,12 @@ HERE = ("/routing", "")
 async def filled_at(client, place, location=HERE, ask=False):
     """The place's panel at this address."""
     return await fill(client, place, parse(*location, MATERIAL), MATERIAL, ask)
+
+
+def with_steps(material):
+    """The same material with a measure of ordered checkpoints in its catalogue."""
+    known = {"name": "router_saturation", "sides": ["steps"], "reads": ["prompt_counts"], "knobs": []}
+    return replace(material, measures=(*material.measures, known))
 
 
 @pytest.fixture
@@ -190,6 +197,17 @@ async def test_a_two_sided_measure_is_asked_of_both_at_once(full):
         MATERIAL,
     )
     assert asked[0].question.checkpoints == ("aux/step-02000", "free/step-02000")
+
+
+async def test_a_measure_of_steps_is_asked_of_all_steps_of_the_run_in_order(full):
+    state = parse("/trajectories", "?a=free/step-02000", MATERIAL)
+    asked = questions(Place("router_saturation", sides="steps"), state, with_steps(MATERIAL))
+    steps = asked[0].question.checkpoints
+    assert len(steps) > 2 and list(steps) == sorted(steps) and all(name.startswith("free/") for name in steps)
+    assert sides_of({"sides": ["steps"]}) == "steps"
+    alone = replace(MATERIAL, checkpoints=tuple(c for c in MATERIAL.checkpoints if c["id"] == "free/step-02000"))
+    with pytest.raises(Refusal, match="no other steps loaded"):
+        questions(Place("router_saturation", sides="steps"), state, with_steps(alone))
 
 
 async def test_a_measure_of_weights_is_asked_without_prompts():

@@ -16,10 +16,11 @@ CASES = {
     "line": ("layer",),
     "heatmap": ("layer", "expert"),
     "mosaic": ("layer", "expert", "expert_b"),
+    "slab": ("layer", "expert", "category"),
     "matrix": ("prompt", "prompt_b"),
     "scatter": ("prompt", "coordinate"),
 }
-SIZES = {"layer": 4, "expert": 8, "expert_b": 8, "prompt": 12, "prompt_b": 12, "coordinate": 2}
+SIZES = {"layer": 4, "expert": 8, "expert_b": 8, "prompt": 12, "prompt_b": 12, "coordinate": 2, "category": 4}
 GROUPS = tuple("code mathematics story fact".split()[i // 3] for i in range(12))
 
 
@@ -194,3 +195,16 @@ def test_cosines_around_zero_are_signed_and_similarities_above_chance_are_magnit
     assert {token[:3] for _, token in scale_of([cosines]).stops} == {"sig"}
     rarely = make_answer(np.r_[np.linspace(0.1, 0.9, 98), 0.97, 0.98].reshape(10, 10), axes[:0], null=band(0.9, 0.95))
     assert {token[:3] for _, token in scale_of([rarely]).stops} == {"mag"}
+
+
+def test_a_table_of_each_layer_shows_the_chosen_layer_on_the_scale_of_all(planted):
+    answer = planted("slab", null=None)
+    figure, scale = draw([Side("a", "free 3,000", answer)], layer=2)
+    assert (scale.low, scale.high) == (answer.values.min(), answer.values.max())
+    np.testing.assert_allclose(figure.data[0].z, answer.values[2], rtol=1e-6)
+    assert any(f"layer {answer.axes[0].labels[2]}" in a.text for a in figure.layout.annotations)
+
+
+def test_groups_that_are_numbers_go_from_light_to_dark():
+    styles = theme.categories(("2", "0", "11"))
+    assert [styles[name].token for name in ("0", "2", "11")] == ["mag-2", "mag-4", "mag-6"]
