@@ -62,3 +62,18 @@ class Spec:
         if name == "hash":
             return EMPTY
         return math.nan if self.dtype.is_floating_point else -1
+
+    def both(self, left: Tensor, right: Tensor) -> Tensor:
+        """Two arrays that are summed, or of which the larger counts, as one."""
+        return torch.maximum(left, right) if self.merge == "max" else left + right
+
+    def spread(self, name: str, array: Tensor, rows: list[int], prompts: int) -> Tensor:
+        """An array by prompt with its rows at these places among more prompts."""
+        wide = self.blank(name, (prompts, *array.shape[1:]))
+        wide[rows] = array
+        return wide
+
+    def part(self, whole: Tensor, given: Tensor, layer: int) -> Tensor:
+        """What a batch speaks of: the whole array, or its one layer where it gives no more. A view."""
+        axis = self.axes.index("layer") if "layer" in self.axes else None
+        return whole if axis is None or given.shape[axis] == whole.shape[axis] else whole.narrow(axis, layer, 1)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
 from torch import Tensor
 
 from analysis import sampling, token_rows
@@ -121,19 +120,35 @@ class Statistic:
         return State(self.name, shape, Prompts((), (), ()), arrays)
 
     def add(self, batch: RouteBatch | LayerBatch) -> State:
-        """The state of one batch alone; raises `BadDeclaration` if it is not as declared.
+        """The state of one batch alone; raises `BadDeclaration` if it is not as declared."""
+        return self.grow(self.empty(batch.shape), batch)
 
-        A function of a `LayerBatch` may give an array with a layer axis of size 1: the other layers saw nothing.
+    def grow(self, state: State, batch: RouteBatch | LayerBatch) -> State:
+        """This state and the batch, as `merge` would have it. Uses `state` up: its arrays are written in place.
+
+        A function of a `LayerBatch` may give an array with a layer axis of size 1; no other layer is touched then.
         """
-        arrays = {name: array.to("cpu") for name, array in self.function(batch).items()}
-        for name, spec in self.arrays.items():
-            size = spec.size(batch.shape, len(batch.prompts), len(batch.keys))
-            if name in arrays and isinstance(batch, LayerBatch):
-                arrays[name] = _in_its_layer(name, arrays[name], spec, size, batch.layer)
-            if name not in arrays or tuple(arrays[name].shape) != size or arrays[name].dtype != spec.dtype:
-                seen = f"{tuple(arrays[name].shape)} {arrays[name].dtype}" if name in arrays else "nothing"
-                raise BadDeclaration(f"{self.name}.{name}: declared {size} {spec.dtype}, the function gave {seen}")
-        return State(self.name, batch.shape, batch.prompts, arrays)
+        given = self._given(batch)
+        prompts, *rows = _union(state.prompts, batch.prompts)
+        layer = batch.layer if isinstance(batch, LayerBatch) else 0
+        arrays: dict[str, Tensor] = {}
+        for kind, specs in self.groups.items():
+            mine, new = ({name: side[name] for name in specs} for side in (state, given))
+            if kind == "token":
+                arrays |= token_rows.united(mine, new, (rows[0], rows[1]))
+                continue
+            if kind == "prompt" and len(prompts) > len(state.prompts):
+                mine = {name: spec.spread(name, mine[name], rows[0], len(prompts)) for name, spec in specs.items()}
+            parts = {name: spec.part(mine[name], new[name], layer) for name, spec in specs.items()}
+            if kind == "sample":
+                for name, array in sampling.merged(parts, new, specs).items():
+                    parts[name].copy_(array)
+            else:
+                place = rows[1] if kind == "prompt" else slice(None)
+                for name, part in parts.items():
+                    part[place] = specs[name].both(part[place], new[name])
+            arrays |= mine
+        return replace(state, prompts=prompts, arrays=arrays)
 
     def merge(self, a: State, b: State) -> State:
         """Both together, in any order: rows by prompt or token united, samples too, the rest by sum or maximum."""
@@ -148,8 +163,22 @@ class Statistic:
             elif kind == "token":
                 arrays |= token_rows.united(left, right, (rows[0], rows[1]))
             else:
-                arrays |= {n: _joined(n, s, (left[n], right[n]), rows, len(prompts)) for n, s in specs.items()}
+                if kind == "prompt":
+                    left = {n: specs[n].spread(n, array, rows[0], len(prompts)) for n, array in left.items()}
+                    right = {n: specs[n].spread(n, array, rows[1], len(prompts)) for n, array in right.items()}
+                arrays |= {name: spec.both(left[name], right[name]) for name, spec in specs.items()}
         return replace(a, prompts=prompts, arrays=arrays)
+
+    def _given(self, batch: RouteBatch | LayerBatch) -> dict[str, Tensor]:
+        given = {name: array.to("cpu") for name, array in self.function(batch).items()}
+        for name, spec in self.arrays.items():
+            size = spec.size(batch.shape, len(batch.prompts), len(batch.keys))
+            thin = tuple(1 if a == "layer" else n for a, n in zip(spec.axes, size, strict=True))
+            allowed = (size, thin) if isinstance(batch, LayerBatch) else (size,)
+            if name not in given or tuple(given[name].shape) not in allowed or given[name].dtype != spec.dtype:
+                seen = f"{tuple(given[name].shape)} {given[name].dtype}" if name in given else "nothing"
+                raise BadDeclaration(f"{self.name}.{name}: declared {size} {spec.dtype}, the function gave {seen}")
+        return given
 
     def bytes(self, shape: Shape, prompts: int, tokens: int = 0) -> int:
         """Memory of one state, exact from the declaration; only rows by prompt and by token grow."""
@@ -245,33 +274,12 @@ def _check_arrays(name: str, needs: tuple[str, ...], arrays: Mapping[str, Spec])
         )
 
 
-def _in_its_layer(name: str, array: Tensor, spec: Spec, size: tuple[int, ...], layer: int) -> Tensor:
-    axis = spec.axes.index("layer") if "layer" in spec.axes else None
-    if axis is None or array.dim() != len(size) or array.shape[axis] != 1 or size[axis] == 1:
-        return array
-    wide = spec.blank(name, size)
-    if array.dtype == wide.dtype and array.shape == wide.narrow(axis, layer, 1).shape:
-        wide.narrow(axis, layer, 1).copy_(array)
-        return wide
-    return array
-
-
 def _blank_block(name: str, array: Tensor, spec: Spec, block: int) -> Tensor:
     if spec.axes[0] != "block":
         raise BadDeclaration(f"axes {spec.axes}: only arrays by prompt, token or block and samples can be resampled")
     array = array.clone()
     array[block] = spec.nothing(name)
     return array
-
-
-def _joined(name: str, spec: Spec, sides: tuple[Tensor, Tensor], rows: list[list[int]], prompts: int) -> Tensor:
-    left, right = sides
-    if spec.axes[0] == "prompt":
-        wide = [spec.blank(name, (prompts, *side.shape[1:])) for side in sides]
-        for array, place, side in zip(wide, rows, sides, strict=True):
-            array[place] = side
-        left, right = wide
-    return torch.maximum(left, right) if spec.merge == "max" else left + right
 
 
 def _union(a: Prompts, b: Prompts) -> tuple[Prompts, list[int], list[int]]:

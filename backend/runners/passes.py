@@ -75,7 +75,7 @@ def _shard(
 
 def _added(statistic: Statistic, state: State, route: RouteBatch, layers: tuple[LayerBatch, ...]) -> State:
     for part in layers if statistic.reads_layers else (route,):
-        state = statistic.merge(state, statistic.add(part))
+        state = statistic.grow(state, part)
     return state
 
 

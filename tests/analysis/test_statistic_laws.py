@@ -41,6 +41,17 @@ def test_any_cut_of_the_tokens_merges_to_the_whole(name, world):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_growing_by_batches_is_merging_their_states(name, world):
+    statistic = get(name)
+    batches = [batch for seed in range(2) for batch in world.batches_for(statistic, seed, tag=f"{seed}-")]
+    batches += [world.take(batch, range(40)) for batch in world.batches_for(statistic, 2)]
+    grown = statistic.empty(world.SHAPE)
+    for batch in batches:
+        grown = statistic.grow(grown, batch)
+    same(world.state_of(name, batches), grown)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_merging_is_commutative_and_associative_and_empty_is_neutral(name, world):
     statistic = get(name)
     # Other prompts in each part: a token is the same token with the same routing, wherever it is seen again.
