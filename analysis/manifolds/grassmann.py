@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.linalg import gram, orthonormal
@@ -63,20 +63,73 @@ def all_pair_angles(bases: Float[Tensor, "expert n model"]) -> Float[Tensor, "ex
         Björck & Golub 1973; batching is ours.
     """
     experts, n, _ = bases.shape
-    known = (~bases.isnan().flatten(1).any(-1)).nonzero()[:, 0]
+    known = _known(bases)
     angles = torch.full((experts, experts, n), math.nan, dtype=torch.float64)
     angles[known, known] = 0
     first, second = torch.triu_indices(len(known), len(known), 1)
-    if not len(first):
-        return angles
     held = bases[known]
     blocks = gram(held.flatten(0, 1)).view(len(known), n, len(known), n).transpose(1, 2)
-    cosines = torch.linalg.svdvals(blocks[first, second])
-    found = cosines.clamp(max=1).arccos()
-    for pairs in (cosines[:, 0] > NEAR).nonzero()[:, 0].split(CHUNK):
-        found[pairs] = principal_angles(held[first[pairs]], held[second[pairs]])
+    found = _angles_of(blocks[first, second], held, held, (first, second))
     angles[known[first], known[second]] = angles[known[second], known[first]] = found
     return angles
+
+
+def cross_angles(
+    a: Float[Tensor, "expert n model"], b: Float[Tensor, "expert_b n model"]
+) -> Float[Tensor, "expert expert_b n"]:
+    """Principal angles of every subspace of one family with every one of another.
+
+    Args:
+        a: Orthonormal rows in float64; a basis with a NaN has no angles.
+        b: The same.
+
+    Returns:
+        Radians, 0 to pi/2, smallest first. NaN where a basis is.
+
+    Source:
+        Björck & Golub 1973; batching is ours.
+    """
+    n, rows, columns = a.shape[1], _known(a), _known(b)
+    angles = torch.full((len(a), len(b), n), math.nan, dtype=torch.float64)
+    first, second = torch.cartesian_prod(torch.arange(len(rows)), torch.arange(len(columns))).view(-1, 2).T
+    left, right = a[rows], b[columns]
+    blocks = (left.flatten(0, 1) @ right.flatten(0, 1).mT).view(len(rows), n, len(columns), n).transpose(1, 2)
+    angles[rows[first], columns[second]] = _angles_of(blocks[first, second], left, right, (first, second))
+    return angles
+
+
+def _known(bases: Float[Tensor, "expert n model"]) -> Int[Tensor, " known"]:
+    return (~bases.isnan().flatten(1).any(-1)).nonzero()[:, 0]
+
+
+def _angles_of(
+    blocks: Float[Tensor, "pair n n"],
+    a: Float[Tensor, "expert n model"],
+    b: Float[Tensor, "expert_b n model"],
+    pairs: tuple[Tensor, Tensor],
+) -> Float[Tensor, "pair n"]:
+    """From the inner products of each pair of bases; the bases are looked at again where an angle is small."""
+    cosines = torch.linalg.svdvals(blocks)
+    found = cosines.clamp(max=1).arccos()
+    for near in (cosines[:, 0] > NEAR).nonzero()[:, 0].split(CHUNK):
+        found[near] = principal_angles(a[pairs[0][near]], b[pairs[1][near]])
+    return found
+
+
+def all_pair_overlaps(bases: Float[Tensor, "... expert n model"]) -> Float[Tensor, "... expert expert"]:
+    """Mean squared cosine of the principal angles of every two subspaces, without an SVD.
+
+    Returns:
+        0 to 1; exactly 1 on the diagonal. NaN where a basis is.
+
+    Source:
+        |U'V|_F^2 / n.
+    """
+    *_, experts, n, _ = bases.shape
+    products = gram(bases.flatten(-3, -2)).unflatten(-1, (experts, n)).unflatten(-3, (experts, n))
+    shared = products.square().sum((-1, -3)) / n
+    shared.diagonal(dim1=-2, dim2=-1).mul_(0).add_(1)
+    return shared.clamp(max=1)
 
 
 def geodesic(angles: Float[Tensor, "... angle"]) -> Float[Tensor, "*case"]:

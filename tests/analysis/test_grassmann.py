@@ -8,7 +8,15 @@ import torch
 from scipy.linalg import subspace_angles
 
 from analysis.linalg import gram, orthonormal, principal_axes
-from analysis.manifolds.grassmann import all_pair_angles, geodesic, overlap, principal_angles, random_angles
+from analysis.manifolds.grassmann import (
+    all_pair_angles,
+    all_pair_overlaps,
+    cross_angles,
+    geodesic,
+    overlap,
+    principal_angles,
+    random_angles,
+)
 
 
 def generator(seed=0):
@@ -116,6 +124,26 @@ def test_all_pairs_are_the_pairs_one_by_one():
             # scipy 1.17 picks the branch by an unreversed mask: beside large angles its small ones come from arccos.
             np.testing.assert_allclose(found[e, f], expected, rtol=0, atol=1e-13 if {e, f} != {0, 2} else 1e-7)
     torch.testing.assert_close(found[0, 2], mixed, rtol=0, atol=5e-15)
+
+
+def test_two_families_are_compared_one_by_one():
+    a = torch.stack([basis(4, 30), basis(4, 30, seed=1), torch.full((4, 30), torch.nan).double()])
+    b = torch.stack([turned(basis(4, 30)), tilted(basis(4, 30), 0.01)])
+    found = cross_angles(a, b)
+    assert found[2].isnan().all() and not found[:2].isnan().any()
+    for e in range(2):
+        for f in range(2):
+            torch.testing.assert_close(found[e, f], principal_angles(a[e], b[f]), rtol=0, atol=1e-13)
+    assert float(found[0, 0].max()) < 1e-14
+    assert cross_angles(a[2:], b).isnan().all()
+
+
+def test_overlaps_need_no_angles():
+    bases = torch.stack([basis(4, 30), basis(4, 30, seed=1), tilted(basis(4, 30), 0.3), basis(4, 30) * torch.nan])
+    found = all_pair_overlaps(torch.stack([bases, bases.flip(0)]))
+    torch.testing.assert_close(found[0], overlap(all_pair_angles(bases)), rtol=0, atol=1e-14, equal_nan=True)
+    torch.testing.assert_close(found[1], found[0].flip(0, 1), rtol=0, atol=1e-14, equal_nan=True)
+    assert float(found[0, 0, 2]) == pytest.approx(math.cos(0.3) ** 2, abs=1e-14)
 
 
 def test_a_single_known_subspace_has_no_pairs():

@@ -1,0 +1,132 @@
+"""How far apart the subspaces lie in which different experts' inputs vary."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.cosines import off_diagonal
+from analysis.manifolds.grassmann import all_pair_angles, geodesic, random_angles
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band
+from analysis.statistic import State
+from analysis.subspaces import GAP, Split, Weighting, cut, principal, row_counts, said, split_half, why_nan
+
+Form = Literal["raw", "normalised", "score"]
+DRAWS = 2000
+
+
+@measure(
+    title="Grassmann distance",
+    question="Do different experts see different parts of the input space?",
+    unit="radians (0 to sqrt(n) pi/2); share of that maximum if normalised; 0 to 1 as a score",
+    family="representation",
+    source="Liu 2026, arXiv 2605.16349; n is not stated there, so it is a choice here",
+    axes=("layer", "expert", "expert_b"),
+)
+def grassmann_distance(
+    routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", form: Form = "raw", matched: bool = True
+) -> Values:
+    """Geodesic distance sqrt(sum theta^2) between the spans of the first n principal axes of two experts' inputs.
+
+    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `normalised` divides by
+    sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0 is as far as two halves of one
+    expert's tokens, 1 is unrelated. `matched` takes equally many rows of every expert.
+
+    Returns:
+        Layer by expert by expert, 0 on the diagonal. NaN for an expert with too few rows; a score also where the floor
+        reaches what is random.
+
+    Raises:
+        BadKnob: If n is below 1.
+
+    Source:
+        Liu 2026, arXiv 2605.16349; angles: Björck & Golub 1973; floor and score: ours.
+
+    Caveat:
+        Unrelated subspaces are not at the maximum, and few rows put any two subspaces apart: read a distance between
+        the split-half floor and random, or take the score. Experts that share tokens are nearer for that reason.
+    """
+    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    layers = list(principal(routed_rows, size, weighting))
+    distances = torch.stack([geodesic(all_pair_angles(found.axes)) for found in layers])
+    known = ~distances.diagonal(dim1=-2, dim2=-1).isnan()
+    caveats = why_nan(known, size) + said(size, n, matched)
+    values = distances / _unit(form, size.axes)
+    if form == "score":
+        split = split_half(routed_rows, n, weighting, geodesic, matched)
+        values = _score(split.between, split, _random(size.axes, routed_rows.shape.model))
+        caveats += ("NaN: two halves of an expert's tokens are as far apart as unrelated subspaces.",)
+        caveats = caveats if bool(values.isnan().any()) else caveats[:-1]
+    pairs = off_diagonal(values)
+    facts: dict[str, int | float | str] = {
+        "axes": size.axes,
+        "rows per expert": size.rows if matched else f"{size.least} to {size.rows}",
+        "mean over pairs": float(pairs.nanmean()),
+        "pairs": int((~pairs.isnan()).sum()),
+        f"experts whose axes end without a gap (ratio under {GAP})": sum(
+            _no_gap(f.variances, size.axes) for f in layers
+        ),
+    }
+    return Values(values, caveats=caveats, facts=facts)
+
+
+@grassmann_distance.chance
+def null(
+    routed_rows: State, *, n: int, weighting: Weighting, form: Form, matched: bool, generator: torch.Generator
+) -> Chance:
+    """Distances of independent uniformly random subspaces.
+
+    Returns:
+        Mean and central 95 % band, 0 on the diagonal. Facts: `random`, `split-half floor`, `score between` (mean over
+        pairs) and the rows of a half.
+
+    Source:
+        Random: ours, drawn from the matrix-variate Beta. Floor: ours.
+    """
+    model = routed_rows.shape.model
+    axes = cut(row_counts(routed_rows), n, model, matched).axes
+    drawn = geodesic(random_angles(axes, model, DRAWS, generator))
+    split = split_half(routed_rows, n, weighting, geodesic, matched)
+    same = torch.eye(routed_rows.shape.experts, dtype=torch.bool)
+    bounds = (drawn.mean(), *central_band(drawn))
+    if form == "score":
+        bounds = tuple(_score(bound.expand_as(split.between), split, float(drawn.mean())) for bound in bounds)
+    mean, low, high = (torch.where(same, 0.0, bound / _unit(form, axes)) for bound in bounds)
+    facts = {
+        "random": float(drawn.mean()) / _unit(form, axes),
+        "split-half floor": float(split.within.nanmean()) / _unit(form, axes),
+        "score between": float(off_diagonal(_score(split.between, split, float(drawn.mean()))).nanmean()),
+        "rows per half": split.rows,
+    }
+    return Chance(
+        mean, low, high, f"{DRAWS:,} pairs of random {axes}-dimensional subspaces in {model} dimensions", facts
+    )
+
+
+def _unit(form: Form, axes: int) -> float:
+    return math.sqrt(axes) * math.pi / 2 if form == "normalised" else 1.0
+
+
+def _random(axes: int, model: int) -> float:
+    # Needed before any generator is given: the same draws whatever the question.
+    return float(geodesic(random_angles(axes, model, DRAWS, torch.Generator().manual_seed(0))).mean())
+
+
+def _score(
+    distances: Float[Tensor, "layer expert expert"], split: Split, random: float
+) -> Float[Tensor, "layer expert expert"]:
+    floor = (split.within[:, :, None] + split.within[:, None, :]) / 2
+    score = torch.where(floor < random, (distances - floor) / (random - floor), torch.nan)
+    same = torch.eye(score.shape[-1], dtype=torch.bool) & ~floor.isnan()
+    return torch.where(same, 0.0, score)
+
+
+def _no_gap(variances: Float[Tensor, "expert direction"], axes: int) -> int:
+    if variances.shape[-1] <= axes:
+        return 0
+    return int((variances[:, axes - 1] < GAP * variances[:, axes]).sum())
