@@ -1,0 +1,76 @@
+"""Whether an expert gives as much as its load says."""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import norm
+
+from analysis.measure import Chance, Values, measure
+from analysis.saliency import rank_agreement
+from analysis.statistic import State
+
+HALF = float(norm.ppf(0.975))
+
+
+@measure(
+    title="Contribution over load",
+    question="Does each expert give as much of the output as it gets of the tokens?",
+    unit="share of output over share of load (0 to E; 1 is in proportion)",
+    family="function",
+    source="Ours: routed but silent, or rarely used and loud",
+    axes=("layer", "expert"),
+)
+def expert_contribution(contribution_sums: State, *, silent: float = 0.1) -> Values:
+    """(sum g|f| of the expert over that of its layer) / (its served tokens over those of its layer).
+
+    g is the combine weight, f the expert's output; it equals the expert's mean g|f| over the layer's mean. A fact
+    counts the experts below `silent`: a bar that is a guess, no source names one.
+
+    Returns:
+        Layer by expert, 0 (served tokens, gave nothing) to E; 1 is in proportion. NaN for an expert without tokens.
+
+    Source:
+        Ours.
+
+    Caveat:
+        Norms do not add as vectors do: outputs of two experts may cancel. Rank in the top k and g go together, so an
+        expert that is mostly second choice is below 1 whatever its weights are.
+    """
+    served = contribution_sums["served"].sum(0).double()
+    given = contribution_sums["weighted_norm"].sum(0)
+    load = served / served.sum(-1, keepdim=True)
+    output = given / given.sum(-1, keepdim=True)
+    values = output / load
+    facts = {
+        f"experts that give less than {silent:g} of their load": int((values < silent).sum()),
+        "rank agreement of output and load, over layers": float(rank_agreement(output, load).nanmean()),
+        "experts without tokens": int((served == 0).sum()),
+    }
+    caveats = ("NaN: an expert that served no token gave nothing to compare.",) if bool(values.isnan().any()) else ()
+    return Values(values, facts=facts, caveats=caveats)
+
+
+@expert_contribution.chance
+def null(contribution_sums: State, *, silent: float, generator: torch.Generator) -> Chance:
+    """The layer's contributions g|f| dealt to its experts blindly, each as many as it served.
+
+    Returns:
+        1, and the 95 % band per layer and expert: wider for few tokens; NaN for an expert without any.
+
+    Source:
+        Ours: mean and variance of a sample without replacement (exact), the shape normal.
+    """
+    served, first, second = (
+        contribution_sums[name].sum(0).double() for name in ("served", "weighted_norm", "weighted_norm_squared")
+    )
+    total = served.sum(-1, keepdim=True)
+    mean = first.sum(-1, keepdim=True) / total
+    variance = (second.sum(-1, keepdim=True) / total - mean**2).clamp(min=0)
+    spread = (variance / served * (total - served) / (total - 1)).sqrt() / mean
+    # 0/0 for an expert without tokens: no band where there is no value.
+    one = torch.where(served > 0, torch.ones_like(spread), torch.nan)
+    spread = torch.where(served > 0, spread, torch.nan)
+    how = (
+        "contributions of the layer dealt to experts blindly, normal with the variance of sampling without replacement"
+    )
+    return Chance(one, one - HALF * spread, one + HALF * spread, how)

@@ -1,0 +1,58 @@
+"""Which experts a pruning criterion would keep."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from analysis.measure import Values, measure
+from analysis.saliency import MEMBERS, Criterion, rank_agreement, scores
+from analysis.slots import BLOCKS
+from analysis.statistic import State
+
+NO_TOKENS = "NaN: an expert that served no token has no mean; by a criterion that counts tokens it has 0."
+
+
+@measure(
+    title="Expert saliency",
+    question="Which experts would a pruning criterion keep, and would another agree?",
+    unit="score over the layer's mean (0 to E; 1 is average)",
+    family="function",
+    source="Lasby et al. 2025, arXiv 2510.13999 (REAP and the criteria in its code); MSAN: arXiv 2606.15716, from its "
+    "abstract; written as one family by us",
+    axes=("layer", "expert"),
+    null="importance has no chance level: read the agreement with a split half, and with the other criteria",
+)
+def expert_saliency(contribution_sums: State, *, criterion: Criterion = "reap") -> Values:
+    """n^a mean(g^b |f|^c) over the n tokens an expert served, over the layer's mean; g combine weight, f output.
+
+    (a, b, c): frequency (1,0,0), soft_count (1,1,0), ean_sum (1,0,1), ean_mean (0,0,1; MAN), msan (0,0,2),
+    weighted_ean_sum (1,1,1), reap (0,1,1). The lowest scores are what would be pruned.
+
+    Facts, means over layers: Spearman rank agreement of two halves of the prompts (the ceiling for any agreement), and
+    with each other criterion.
+
+    Returns:
+        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0.
+
+    Source:
+        Lasby et al. 2025, arXiv 2510.13999.
+
+    Caveat:
+        Criteria disagree and none is right for every use: one work asks for gate times norm, another for norms without
+        the gate. An expert without tokens on these prompts would be pruned first by some codes; that is the prompts'
+        doing. A selection that capacity dropped is not counted.
+    """
+    values = scores(contribution_sums, criterion)
+    halves = (scores(contribution_sums, criterion, range(start, BLOCKS, 2)) for start in (0, 1))
+    facts = {"agreement of two halves": _mean(rank_agreement(*halves))}
+    for other in MEMBERS:
+        if other != criterion:
+            facts[f"agreement with {other}"] = _mean(rank_agreement(values, scores(contribution_sums, other)))
+    values = values / values.nanmean(-1, keepdim=True)
+    return Values(values, facts=facts, caveats=(NO_TOKENS,) if bool(values.isnan().any()) else ())
+
+
+def _mean(values: torch.Tensor) -> float:
+    return float(values.nanmean()) if bool((~values.isnan()).any()) else math.nan
