@@ -91,7 +91,7 @@ def layers(seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
     batch, found = routes(seed, shape, lengths, tag), []
     for layer in range(len(shape.layers)):
         tokens = len(batch.keys)
-        x = torch.randn(tokens, shape.model, generator=generator)
+        x = torch.randn(tokens, shape.model, generator=generator) + 0.5  # hidden states share a mean
         logits = torch.randn(tokens, shape.experts, generator=generator)
         norms = torch.rand(tokens, shape.top_k, generator=generator)
         norms[~batch.served[layer]] = torch.nan
@@ -100,6 +100,7 @@ def layers(seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
         gate_in, up_in = preactivations(own, x, batch.indices[layer], batch.served[layer])
         scores = (x, x, logits, logits.softmax(-1))
         gradient = torch.randn(tokens, shape.experts, generator=gradients)
+        gradient += torch.randn(shape.experts, generator=gradients)  # the task has something left to change
         more = {"experts": own, "gate_in": gate_in, "up_in": up_in, "task_gradient": gradient}
         found.append(LayerBatch(shape, batch.prompts, batch.keys, layer, *scores, *chosen, norms, **more))
     return found
