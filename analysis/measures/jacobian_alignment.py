@@ -1,0 +1,155 @@
+"""Whether experts do the same to their input, whatever their weights look like."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.cosines import off_diagonal
+from analysis.jacobians import MeanJacobians, cosines, gram, probes, sketched_cosines
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band
+from analysis.slopes import mean_jacobians, shuffled_down, size_of_exact, token_counts, without_tokens
+from analysis.slots import Layered
+from analysis.statistic import State
+
+Tokens = Literal["common", "served", "each"]
+Method = Literal["auto", "exact", "sketch"]
+Baseline = Literal["random experts", "shuffled outputs"]
+
+PROBES = 64
+AFFORDABLE = 3e10
+"""Operations per layer up to which `auto` is exact: a second or so of one core."""
+
+_PAIRS = 400
+
+
+@measure(
+    title="Jacobian alignment",
+    question="Do two experts do the same thing to their input?",
+    unit="cosine between Jacobians (-1 to 1)",
+    family="function",
+    source="Liu 2026, arXiv 2605.16349; which tokens and how averaged are not stated there, so they are choices here",
+    axes=("layer", "expert", "expert_b"),
+    slow_if={"method": "exact"},
+)
+def jacobian_alignment(
+    slope_sums: State,
+    gate_weight: Layered,
+    up_weight: Layered,
+    down_weight: Layered,
+    *,
+    tokens: Tokens = "common",
+    method: Method = "auto",
+    baseline: Baseline = "random experts",
+) -> Values:
+    """<J_e, J_f> / (|J_e| |J_f|) in the Frobenius product, J = dy/dx of the expert alone, router and weight left out.
+
+    `common` and `served`: J is the mean Jacobian over the common tokens, or over each expert's own. `each`: products
+    and squared norms are averaged over the common tokens before dividing (one probe per token). `exact` multiplies
+    every mean Jacobian out; `sketch` sends 64 fixed orthogonal probes through; `auto` is exact where that takes about a
+    second per layer. `baseline` chooses the null.
+
+    Returns:
+        Layer by expert by expert, -1 to 1; the diagonal is 1. NaN for an expert without tokens.
+
+    Source:
+        Liu 2026, arXiv 2605.16349 (mean Jacobians); closed form, blocks and `each`: ours.
+
+    Caveat:
+        Any two independently initialised experts are near 0: a low value alone is no sign of specialisation. Compare it
+        with the null and with step 0. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
+        served tokens, experts are compared on different inputs.
+    """
+    if tokens == "each":
+        found, facts = cosines(slope_sums["products"].sum(0)), _facts_of_each(slope_sums)
+        counts = token_counts(slope_sums, "common")
+    else:
+        weights = (gate_weight, up_weight, down_weight)
+        layers = [_layer(j, method) for j in mean_jacobians(slope_sums, weights, tokens)]
+        found = torch.stack([values for values, _ in layers])
+        facts, counts = _facts_of_method([error for _, error in layers]), token_counts(slope_sums, tokens)
+    pairs = off_diagonal(found)
+    facts |= {
+        "mean over pairs": float(pairs.nanmean()),
+        "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
+        "pairs": int((~pairs.isnan()).sum()),
+        "fewest tokens of a mean": int(counts.min()),
+    }
+    return Values(found, facts=facts, caveats=without_tokens(counts) or _flat(found))
+
+
+@jacobian_alignment.chance
+def null(
+    slope_sums: State,
+    gate_weight: Layered,
+    up_weight: Layered,
+    down_weight: Layered,
+    *,
+    tokens: Tokens,
+    method: Method,
+    baseline: Baseline,
+    generator: torch.Generator,
+) -> Chance:
+    """Independent random experts, or these experts with each one's output dimensions shuffled.
+
+    Returns:
+        Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal.
+
+    Source:
+        Ours: for a down projection with independent normal entries the variance of the cosine is 1/d^2 whatever the
+        rest of the expert; shuffled: drawn.
+    """
+    same = torch.eye(slope_sums.shape.experts, dtype=torch.bool)
+    if baseline == "random experts":
+        spread, model = 1.96 / slope_sums.shape.model, slope_sums.shape.model
+        how = f"independent random experts: sd {'at most ' if tokens == 'each' else ''}1/{model}"
+        centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (0.0, -spread, spread))
+    else:
+        weights = (gate_weight, up_weight, down_weight)
+        over = "served" if tokens == "served" else "common"
+        drawn = [_shuffled(j, method, generator) for j in mean_jacobians(slope_sums, weights, over)]
+        bands = [(d.mean(), *central_band(d)) for d in drawn]
+        centre, low, high = (torch.stack(part)[:, None, None] for part in zip(*bands, strict=True))
+        how = f"{len(drawn[0])} pairs a layer of experts with shuffled output dimensions"
+    centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in (centre, low, high))
+    return Chance(centre, low, high, how)
+
+
+def _layer(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "expert expert"], float]:
+    """Cosines and the largest standard error of the sketch, 0 for exact values."""
+    if method == "exact" or (method == "auto" and size_of_exact(jacobians) <= AFFORDABLE):
+        return cosines(gram(jacobians)), 0.0
+    model = jacobians.down.shape[1]
+    found, errors = sketched_cosines(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
+    return found, float(errors.nan_to_num().max())
+
+
+def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generator) -> Float[Tensor, " pair"]:
+    alive = ~jacobians.up_slope.isnan().any(-1)
+    # By size: a new numbering of the experts must draw the same.
+    order = jacobians.up_slope.norm(dim=-1).argsort()
+    pairs = max(1, int(alive.sum()) * (int(alive.sum()) - 1) // 2)
+    found = []
+    for _ in range(-(-_PAIRS // pairs)):
+        values = off_diagonal(_layer(shuffled_down(jacobians, order, generator), method)[0])
+        found.append(values[~values.isnan()])
+    drawn = torch.cat(found)
+    return drawn if len(drawn) else torch.full((1,), torch.nan, dtype=torch.float64)
+
+
+def _facts_of_each(slope_sums: State) -> dict[str, int | float | str]:
+    return {"method": "probes", "probes": int(slope_sums["probed"].sum((0, 2)).min())}
+
+
+def _facts_of_method(errors: list[float]) -> dict[str, int | float | str]:
+    if max(errors) == 0:
+        return {"method": "exact"}
+    return {"method": "sketch", "probes": PROBES, "largest standard error of the sketch": max(errors)}
+
+
+def _flat(found: Float[Tensor, "layer expert expert"]) -> tuple[str, ...]:
+    return ("NaN: an expert with a mean Jacobian of 0 has no direction.",) if bool(found.isnan().any()) else ()

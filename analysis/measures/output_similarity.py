@@ -1,0 +1,85 @@
+"""Whether two experts answer the same token alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from scipy.stats import beta
+from torch import Tensor
+
+from analysis.cosines import off_diagonal, row_cosines
+from analysis.measure import Chance, Values, measure
+from analysis.slopes import without_tokens
+from analysis.statistic import State
+
+Likeness = Literal["angular", "cosine"]
+Of = Literal["same token", "mean output"]
+
+
+@measure(
+    title="Output similarity",
+    question="Do two experts answer the same token alike?",
+    unit="likeness (angular: 0 opposite, 0.5 unrelated, 1 same direction; cosine: -1 to 1)",
+    family="function",
+    source="Lo et al. 2025, arXiv 2406.18219 (angular, same token); Chen et al. 2025, arXiv 2410.08589 (mean output)",
+    axes=("layer", "expert", "expert_b"),
+)
+def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of: Of = "same token") -> Values:
+    """1 - arccos(c) / pi, or c itself, with c the cosine between two experts' outputs on the common tokens.
+
+    `same token`: of the outputs of each token, averaged over tokens; `mean output`: of the two mean outputs.
+
+    Returns:
+        Layer by expert by expert, 0 to 1 or -1 to 1; the diagonal is 1. NaN for an expert whose output is always 0, or
+        without a common token.
+
+    Source:
+        Lo et al. 2025, arXiv 2406.18219.
+
+    Caveat:
+        Every expert is asked, chosen or not: most of these answers are never used. Outputs that share a large mean are
+        alike whatever else they do.
+    """
+    if of == "same token":
+        found = output_sums["cosine" if likeness == "cosine" else "angular"].sum(0) / output_sums["pairs"].sum(0)
+    else:
+        found = row_cosines(output_sums["common_output"].sum(0), "raw")
+        same = torch.eye(found.shape[-1], dtype=torch.bool) & ~found.isnan()
+        found = torch.where(same, torch.ones_like(found), found)
+        found = found if likeness == "cosine" else 1 - found.acos() / math.pi
+    pairs, tokens = off_diagonal(found), output_sums["common"].sum(0)
+    facts = {
+        "mean over pairs": float(pairs.nanmean()),
+        "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
+        "pairs": int((~pairs.isnan()).sum()),
+        "common tokens": int(tokens.min()),
+    }
+    silent = ("NaN: an expert whose output is 0 has no direction.",) if bool(found.isnan().any()) else ()
+    return Values(found, facts=facts, caveats=without_tokens(tokens, "layer(s)") or silent)
+
+
+@output_similarity.chance
+def null(output_sums: State, *, likeness: Likeness, of: Of, generator: torch.Generator) -> Chance:
+    """Two unrelated directions, one per expert.
+
+    Returns:
+        In the unit of the likeness: mean and 95 % band for two different experts; 1 on the diagonal.
+
+    Source:
+        The squared cosine of independent uniform directions is Beta(1/2, (d - 1)/2).
+    """
+    model, same = output_sums.shape.model, torch.eye(output_sums.shape.experts, dtype=torch.bool)
+    edge = math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2))
+    centre, low, high = (
+        torch.where(same, torch.ones(()).double(), _in_unit(torch.tensor(cosine, dtype=torch.float64), likeness))
+        for cosine in (0.0, -edge, edge)
+    )
+    how = f"two unrelated directions in {model} dimensions"
+    how += "; an average over tokens that differ is narrower" if of == "same token" else ""
+    return Chance(centre, low, high, how)
+
+
+def _in_unit(cosine: Tensor, likeness: Likeness) -> Tensor:
+    return cosine if likeness == "cosine" else 1 - cosine.acos() / math.pi

@@ -1,0 +1,115 @@
+"""From sums of slopes to mean slopes, and from a layer's slopes to its mean Jacobians' products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analysis.jacobians import MeanJacobians, of_layer
+from analysis.slots import Layered
+from analysis.statistic import State
+
+Over = Literal["common", "served"]
+
+
+def token_counts(slope_sums: State, over: Over) -> Int[Tensor, "layer expert"]:
+    """How many tokens an expert's mean is over: the common ones, the same for all experts, or those it served.
+
+    Returns:
+        Tokens.
+
+    Source:
+        Ours.
+    """
+    if over == "served":
+        return slope_sums["served"].sum(0)
+    return slope_sums["common"].sum(0)[:, None].expand(-1, slope_sums.shape.experts)
+
+
+def mean_jacobians(
+    slope_sums: State, weights: tuple[Layered | None, Layered, Layered], over: Over
+) -> Iterator[MeanJacobians]:
+    """The mean Jacobians, layer by layer; an expert without tokens has slopes of NaN.
+
+    Args:
+        slope_sums: The state of that statistic.
+        weights: The slots gate, up, down.
+        over: Which tokens.
+
+    Returns:
+        One layer at a time, since the weights of all do not fit.
+
+    Source:
+        Liu 2026, arXiv 2605.16349; closed form: ours.
+    """
+    names = ("gate", "up") if over == "served" else ("common_gate", "common_up")
+    tokens = token_counts(slope_sums, over)[..., None]
+    gate, up = (slope_sums[name].sum(0) / tokens for name in names)
+    for layer in range(len(slope_sums.shape.layers)):
+        yield of_layer(weights, (gate, up), layer)
+
+
+def without_tokens(tokens: Int[Tensor, "*case"], what: str = "expert(s)") -> tuple[str, ...]:
+    """The caveat that explains a NaN by a lack of tokens.
+
+    Returns:
+        One line, or none if every count is above 0.
+
+    Source:
+        Ours.
+    """
+    dead = int((tokens == 0).sum())
+    return (f"NaN: {dead} {what} without tokens.",) if dead else ()
+
+
+def size_of_exact(jacobians: MeanJacobians) -> float:
+    """Multiplications that form all mean Jacobians of a layer and their Gram.
+
+    Returns:
+        Floating-point operations.
+
+    Source:
+        Ours: E products [d, h] [h, d], and one [E, d d] by its transpose.
+    """
+    experts, model, hidden = jacobians.down.shape
+    return 2.0 * experts * model * model * (hidden + experts)
+
+
+def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], generator: torch.Generator) -> MeanJacobians:
+    """The same layer with the rows of each down projection in a random order of its own.
+
+    Slopes do not depend on the down projections, so these are the exact mean Jacobians of experts that write to
+    unrelated output directions and are otherwise the same.
+
+    Args:
+        jacobians: The layer's.
+        order: In which order the experts draw; sorted by what they are, a new numbering draws the same.
+        generator: Where the draws come from.
+
+    Returns:
+        Experts in their own places.
+
+    Source:
+        Ours.
+    """
+    down = torch.empty_like(jacobians.down)
+    for expert in order.tolist():
+        rows = torch.randperm(down.shape[1], generator=generator)
+        down[expert] = jacobians.down[expert][rows]
+    return MeanJacobians(jacobians.gate, jacobians.up, down, jacobians.gate_slope, jacobians.up_slope)
+
+
+def squared_norms(images: Float[Tensor, "expert probe model"]) -> Float[Tensor, "expert probe"]:
+    """|J v|^2 of each expert along each probe.
+
+    Returns:
+        In squared units of the Jacobian, float64.
+
+    Source:
+        Ours.
+    """
+    return images.double().square().sum(-1)
