@@ -160,7 +160,8 @@ class Answering:
         plan = planner.plan(question, self._store)
         prompts = question.prompts.prompts if question.prompts else ()
         labels = {(p.id, text_digest(p.text)): p.category for p in prompts}
-        sides = tuple(SideFiles(side.stored, labels, side.checkpoint) for side in plan.sides)
+        called = zip(plan.sides, question.labels, strict=True)
+        sides = tuple(SideFiles(side.stored, labels, side.checkpoint, label) for side, label in called)
         task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))
         for message in self._run(task, ticket, ticket.progress):
             if isinstance(message, ResultReady):

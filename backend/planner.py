@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from analysis.slots import Shape, text_digest
+from analysis.slots import SLOTS, Shape, text_digest
 from analysis.statistic import Statistic, statistics
-from backend.capture import CaptureOptions
+from backend.adapters.anatomy import STACKED
+from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
 from backend.prompts import Prompt, PromptSet
@@ -24,6 +25,7 @@ from backend.store.arrays import Artifact
 SHARD = 16
 KEPT_BYTES_A_LAYER = 64 << 20
 """A statistic that nobody asked for yet is kept along the way if a shard of it takes no more per MoE layer."""
+EXPERT_SLOTS = frozenset(SLOTS) - frozenset(STACKED)
 DEAR = frozenset({"gate", "experts", "backward"})
 """Needs that make a pass dearer: what has them is run where it is asked for, and never along the way."""
 CHARACTERS_A_TOKEN = 4
@@ -77,7 +79,9 @@ def plan(question: Question, kept: Kept) -> Plan:
     running = [part.checkpoint for part in sides if part.missing]
     reads_weights = len(question.measure.statistics) < len(question.measure.reads)
     loaded = question.checkpoints if reads_weights else running
-    memory = max((_memory(checkpoint, question.capture) for checkpoint in loaded), default=0)
+    sizes = [_memory(checkpoint, question) for checkpoint in loaded]
+    # Router rows are copied; the experts' matrices stay in their models, and all sides are compared at once.
+    memory = sum(sizes) if EXPERT_SLOTS & set(question.measure.reads) else max(sizes, default=0)
     return Plan(sides, Price(len(running), sum(tokens(part, question.capture) for part in sides), memory))
 
 
@@ -147,6 +151,13 @@ def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...
 
 
 def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, ...], capture: CaptureOptions) -> bool:
+    size = _state_bytes(statistic, checkpoint, prompts, capture)
+    return size <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
+
+
+def _state_bytes(
+    statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, ...], capture: CaptureOptions
+) -> int:
     shape = Shape(
         tuple(str(layer) for layer in range(checkpoint.moe_layers)),
         checkpoint.experts,
@@ -154,17 +165,25 @@ def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, 
         checkpoint.model,
         checkpoint.hidden,
     )
-    tokens = sum(_tokens(prompt, capture) for prompt in prompts)
-    return statistic.bytes(shape, len(prompts), tokens) <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
+    return statistic.bytes(shape, len(prompts), sum(_tokens(prompt, capture) for prompt in prompts))
 
 
 def _tokens(prompt: Prompt, capture: CaptureOptions) -> int:
     return min(max(len(prompt.text) // CHARACTERS_A_TOKEN, 1), capture.max_tokens) + capture.generate
 
 
-def _memory(checkpoint: Checkpoint, capture: CaptureOptions) -> int:
+def _memory(checkpoint: Checkpoint, question: Question) -> int:
+    """Weights, one batch under hooks, and the states of the statistics that were asked for."""
     width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
-    return checkpoint.memory_bytes + capture.batch_tokens * width * 4 * LIVE_COPIES
+    batch = question.capture.batch_tokens * width * 4 * LIVE_COPIES
+    asked = [statistics()[name] for name in question.measure.statistics]
+    needs = frozenset().union(*(statistic.needs for statistic in asked))
+    batch += GATE_BYTES if "gate" in needs else 0
+    if "backward" in needs:  # what every layer did is kept, of a smaller batch
+        batch += batch // BACKWARD * checkpoint.layers
+    prompts = tuple(question.prompts.prompts) if question.prompts else ()
+    states = sum(_state_bytes(statistic, checkpoint, prompts, question.capture) for statistic in asked)
+    return checkpoint.memory_bytes + batch + states
 
 
 def _gigabytes(size: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.code import code_digest
 from analysis.errors import NoExperts
-from analysis.measure import Measure, get
+from analysis.measure import STEPS, Measure, get
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
@@ -44,8 +44,17 @@ class Question:
                 "prompts": self.prompts.digest if self.prompts else None,
                 "knobs": dict(self.knobs),
                 "capture": capture_key(self.capture) if self.prompts else None,
+                # The axis of an answer over checkpoints shows what they are called.
+                **({"steps": self.labels} if self.measure.sides == STEPS else {}),
             }
         )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each checkpoint is called on an axis: its step where all are of one run, else its id."""
+        steps = [str(c.step) for c in self.checkpoints if c.step is not None]
+        one_run = len({c.run for c in self.checkpoints}) == 1 and len(set(steps)) == len(self.checkpoints)
+        return tuple(steps) if one_run else tuple(c.id for c in self.checkpoints)
 
 
 def ask(
@@ -59,7 +68,8 @@ def ask(
 
     Args:
         measure: A registered name.
-        checkpoints: One for an ordinary measure; two, in the order a, b, for a comparison.
+        checkpoints: One for an ordinary measure; two, in the order a, b, for a comparison; two or more, in the order
+            of training, for a measure of steps.
         prompts: The prompt set; left out of account where the measure reads weights only.
         knobs: What differs from the defaults.
         capture: How the prompts are run; left out of account where nothing is run.
@@ -109,8 +119,23 @@ def _names(package: str) -> list[str]:
 
 
 def _check_sides(measure: Measure, checkpoints: Sequence[Checkpoint]) -> None:
-    wanted = max(len(measure.sides), 1)
-    if len(checkpoints) != wanted:
+    seen = ", ".join(c.id for c in checkpoints) or "none"
+    if measure.sides == STEPS:
+        _check_steps(measure, checkpoints, seen)
+        return
+    if len(checkpoints) != max(len(measure.sides), 1):
         sides = f"two checkpoints, {' and '.join(measure.sides)}" if measure.sides else "one checkpoint"
-        seen = ", ".join(c.id for c in checkpoints) or "none"
         raise Refusal(f"{measure.name} takes {sides}; it was given {len(checkpoints)}: {seen}.")
+
+
+def _check_steps(measure: Measure, checkpoints: Sequence[Checkpoint], seen: str) -> None:
+    if len(checkpoints) < 2:
+        raise Refusal(
+            f"{measure.name} follows two or more checkpoints in the order of training; it was given "
+            f"{len(checkpoints)}: {seen}."
+        )
+    if len({c.id for c in checkpoints}) < len(checkpoints):
+        raise Refusal(f"{measure.name} follows checkpoints in order, and one is named twice: {seen}.")
+    steps = [c.step for c in checkpoints if c.step is not None]
+    if len({c.run for c in checkpoints}) == 1 and len(steps) == len(checkpoints) and steps != sorted(steps):
+        raise Refusal(f"{measure.name} follows checkpoints in the order of training; these are not: {seen}.")

@@ -68,9 +68,9 @@ def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merge
     if not slots:
         if not states:
             raise TooFew(f"{asked.name} reads neither weights nor states of any prompt")
-        return Inputs(next(iter(states.values())).shape, states)
+        return Inputs(next(iter(states.values())).shape, states, label=side.label)
     anatomy = residents.get(side.checkpoint).anatomy
-    return Inputs(anatomy.shape, states, {name: anatomy.slot(name) for name in slots})
+    return Inputs(anatomy.shape, states, {name: anatomy.slot(name) for name in slots}, side.label)
 
 
 def _slots(asked: Measure) -> tuple[str, ...]:

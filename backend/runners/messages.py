@@ -41,11 +41,15 @@ class CaptureTask:
 
 @dataclass(frozen=True)
 class SideFiles:
-    """One side of a measure: stored states in prompt order, labels of its prompts, and where its weights are."""
+    """One side of a measure: stored states in prompt order, labels of its prompts, and where its weights are.
+
+    `label` is what the checkpoint is called on an axis.
+    """
 
     states: Mapping[str, tuple[Artifact, ...]]
     categories: Mapping[tuple[str, str], str]
     checkpoint: Checkpoint
+    label: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.measure import get
 from analysis.statistic import statistics
 from backend import planner
 from backend.checkpoints import Checkpoint
@@ -109,3 +110,36 @@ def test_what_does_not_fit_is_refused_with_the_figures() -> None:
     price = planner.plan(question, Kept()).price
     with pytest.raises(TooLarge, match=r"free/step-00020 needs about 14\.0 GB .* the budget is 8\.0 GB"):
         planner.check_memory(price, question, 8_000_000_000)
+
+
+def test_every_step_of_a_trajectory_is_planned_and_only_the_missing_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(get("load_difference"), name="followed", sides=("steps",))
+    monkeypatch.setattr("backend.question.get", lambda name: made)
+    many = [replace(CHECKPOINT, id=f"free/{n}", run="free", step=n, fingerprint=f"f{n}") for n in (0, 20, 80)]
+    kept = Kept()
+    monkeypatch.setattr("backend.question.get", get)
+    kept.run(planner.plan(ask("expert_load", many[1:2], words(20)), kept))
+    monkeypatch.setattr("backend.question.get", lambda name: made)
+    plan = planner.plan(ask("followed", many, words(20)), kept)
+    assert [bool(side.missing) for side in plan.sides] == [True, False, True] and plan.price.passes == 2
+
+
+def test_matrices_of_all_sides_must_fit_together_but_router_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, prices = [CHECKPOINT, replace(CHECKPOINT, id="aux", fingerprint="f2")], []
+    for slot in ("up_weight", "router_weight"):
+        made = replace(get("load_difference"), name="compared", reads=(slot,))
+        monkeypatch.setattr("backend.question.get", lambda name, made=made: made)
+        prices.append(planner.plan(ask("compared", both, None), Kept()).price.memory_bytes)
+    assert prices[0] == 2 * prices[1]
+
+
+def test_a_dearer_pass_is_priced_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, price = statistics()["prompt_counts"], {}
+    for needs in ("layers", "gate", "backward"):
+        made = {**statistics(), "prompt_counts": replace(plain, needs=frozenset({needs}))}
+        monkeypatch.setattr(planner, "statistics", lambda made=made: made)
+        price[needs] = planner.plan(
+            ask("expert_load", [replace(CHECKPOINT, layers=2)], words(4)), Kept()
+        ).price.memory_bytes
+    assert price["gate"] - price["layers"] == planner.GATE_BYTES
+    assert price["backward"] > price["layers"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.errors import BadKnob, NoExperts, UnknownName
+from analysis.measure import get
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
@@ -81,3 +82,34 @@ def test_the_number_of_checkpoints_is_the_measures() -> None:
 def test_a_measure_of_prompts_wants_prompts() -> None:
     with pytest.raises(Refusal, match="name a prompt set"):
         ask("expert_load", [CHECKPOINT], None)
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A measure of steps, whichever measures there are."""
+    made = replace(get("load_difference"), name="followed", sides=("steps",))
+    monkeypatch.setattr("backend.question.get", lambda name: made if name == "followed" else get(name))
+    return "followed"
+
+
+def steps(*numbers: int, run: str = "free") -> list[Checkpoint]:
+    return [replace(CHECKPOINT, id=f"{run}/{n}", run=run, step=n, fingerprint=f"{run}{n}") for n in numbers]
+
+
+def test_a_measure_of_steps_takes_two_or_more_checkpoints_in_order(followed: str) -> None:
+    assert ask(followed, steps(0, 20, 80), WORDS).labels == ("0", "20", "80")
+    assert ask(followed, [*steps(20), *steps(0, run="aux")], WORDS).labels == ("free/20", "aux/0")
+    with pytest.raises(
+        Refusal, match="followed follows two or more checkpoints in the order of training; it was given 1"
+    ):
+        ask(followed, steps(20), WORDS)
+    with pytest.raises(Refusal, match="one is named twice: free/20, free/20"):
+        ask(followed, steps(20, 20), WORDS)
+    with pytest.raises(Refusal, match="these are not: free/80, free/20"):
+        ask(followed, steps(80, 20), WORDS)
+
+
+def test_an_answer_that_shows_names_of_checkpoints_is_kept_under_them(followed: str) -> None:
+    named = ask(followed, steps(0, 20), WORDS).key
+    renamed = [replace(c, step=n) for c, n in zip(steps(0, 20), (1, 21), strict=True)]
+    assert ask(followed, renamed, WORDS).key != named == ask(followed, steps(0, 20), WORDS).key
