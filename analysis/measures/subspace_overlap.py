@@ -1,0 +1,84 @@
+"""How much of the space in which one expert's inputs vary is also another's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from analysis.cosines import off_diagonal
+from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angles
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band
+from analysis.statistic import State
+from analysis.subspaces import Weighting, bases, cut, row_counts, said, split_half, why_nan
+
+DRAWS = 2000
+
+
+@measure(
+    title="Subspace overlap",
+    question="How much of the directions in which their inputs vary do two experts share?",
+    unit="mean squared cosine (0 orthogonal, 1 the same)",
+    family="representation",
+    source="Krzanowski 1979, JASA 74; of routed inputs: Liu 2026, arXiv 2605.16349",
+    axes=("layer", "expert", "expert_b"),
+)
+def subspace_overlap(
+    routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", matched: bool = True
+) -> Values:
+    """|U'V|_F^2 / n of the first n principal axes U and V of two experts' inputs: the mean of cos^2 of their angles.
+
+    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `matched` takes equally many
+    rows of every expert.
+
+    Returns:
+        Layer by expert by expert, 0 to 1, 1 on the diagonal. NaN for an expert with too few rows.
+
+    Raises:
+        BadKnob: If n is below 1.
+
+    Source:
+        Krzanowski 1979; Liu 2026, arXiv 2605.16349, for the subspaces.
+
+    Caveat:
+        Overlap of inputs is not redundancy: experts may do different things to the same directions. The ceiling is not
+        1 but what two halves of one expert's tokens share (`split-half ceiling`); unrelated subspaces share n/d.
+    """
+    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    shared = all_pair_overlaps(bases(routed_rows, size, weighting))
+    pairs = off_diagonal(shared)
+    facts: dict[str, int | float | str] = {
+        "axes": size.axes,
+        "rows per expert": size.rows if matched else f"{size.least} to {size.rows}",
+        "mean over pairs": float(pairs.nanmean()),
+        "pairs": int((~pairs.isnan()).sum()),
+    }
+    known = ~shared.diagonal(dim1=-2, dim2=-1).isnan()
+    return Values(shared, caveats=why_nan(known, size) + said(size, n, matched), facts=facts)
+
+
+@subspace_overlap.chance
+def null(routed_rows: State, *, n: int, weighting: Weighting, matched: bool, generator: torch.Generator) -> Chance:
+    """Overlap of independent uniformly random subspaces: n/d on average.
+
+    Returns:
+        Mean and central 95 % band, 1 on the diagonal; fact `split-half ceiling`, the mean over experts of what two
+        halves of an expert's tokens share.
+
+    Source:
+        Mean in closed form; band: ours, drawn from the matrix-variate Beta.
+    """
+    model = routed_rows.shape.model
+    axes = cut(row_counts(routed_rows), n, model, matched).axes
+    drawn = overlap(random_angles(axes, model, DRAWS, generator))
+    split = split_half(routed_rows, n, weighting, overlap, matched)
+    same = torch.eye(routed_rows.shape.experts, dtype=torch.bool)
+    bounds = (torch.tensor(axes / model, dtype=torch.float64), *central_band(drawn))
+    mean, low, high = (torch.where(same, _ONE, bound) for bound in bounds)
+    facts = {"split-half ceiling": float(split.within.nanmean()), "rows per half": split.rows}
+    return Chance(
+        mean, low, high, f"{DRAWS:,} pairs of random {axes}-dimensional subspaces in {model} dimensions", facts
+    )
+
+
+_ONE: Tensor = torch.ones((), dtype=torch.float64)
