@@ -122,5 +122,7 @@ def _range(parts: list[np.ndarray]) -> tuple[float, float]:
     if not len(values):
         return 0.0, 1.0
     low, high = float(values.min()), float(values.max())
+    if low == high == 0:
+        return 0.0, 1.0
     room = 0.08 * (high - low) or 0.05 * max(abs(high), 1e-6)
     return (0.0 if low >= 0 and low < 0.4 * high else low - room), high + room

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
+from analysis.statistic import get
 from backend.adapters import adapt
 from backend.capture import CaptureOptions, capture
 from backend.prompts import Prompt
@@ -59,13 +60,48 @@ def same_tokens(mine: int, theirs: int) -> None:
     assert mine == theirs == PROMPTS * LENGTH
 
 
-# A ratio of 0.5 says: at most twice the time of a plain forward pass.
+def statistics_of_routes() -> Race:
+    """Capture of the routes and every statistic that reads nothing else, as a first question makes it."""
+    made = race(frozenset({"routes"}))
+    network, tokenizer = model(), byte_tokenizer()
+    prompts = [Prompt(f"p{i}", chr(97 + i) * LENGTH, "none") for i in range(PROMPTS)]
+    anatomy, options = adapt(network), CaptureOptions(batch_tokens=PROMPTS * LENGTH)
+    wanted = [get("prompt_counts"), get("coactivation_counts")]
+
+    def counted() -> int:
+        tokens = 0
+        for batch in capture(network, anatomy, tokenizer, prompts, options, frozenset({"routes"})):
+            assert batch.route is not None
+            tokens += int(wanted[0].add(batch.route)["tokens"].sum())
+            wanted[1].add(batch.route)
+        return tokens
+
+    return Race(counted, made.other, same_tokens)
+
+
+# Overheads: how many times a plain pass each takes.
 CASES = (
-    Case("capture of routes, 6 layers x 32 experts", "plain forward pass", 0.5, lambda: race(frozenset({"routes"}))),
+    Case(
+        "routing statistics, 6 layers x 32 experts",
+        "plain forward pass, 41 pairs",
+        1.10,
+        statistics_of_routes,
+        41,
+        overhead=True,
+        lower_end=1.05,
+    ),
+    Case(
+        "capture of routes alone",
+        "plain forward pass",
+        2.0,
+        lambda: race(frozenset({"routes"})),
+        overhead=True,
+    ),
     Case(
         "capture of routes, layers and output norms",
         "plain forward pass",
-        0.25,
+        4.0,
         lambda: race(frozenset({"routes", "layers", "outputs"})),
+        overhead=True,
     ),
 )
