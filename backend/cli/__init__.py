@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from backend.cli import ask, doctor, lists, services
+from backend.cli import ask, doctor, export, lists, services
 from backend.cli.refusals import sentence
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.add_typer(lists.prompts, name="prompts")
 app.command("measures")(lists.measures)
 app.command("ask")(ask.ask)
 app.command("sql")(lists.sql)
+app.add_typer(export.export, name="export")
 
 
 @app.command(

@@ -1,0 +1,145 @@
+"""`moe-geometry export routes`: which experts served which token, for tools of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backend.cli.ask import ProgressLine
+from backend.cli.door import Door, Wanted, open_door
+from backend.errors import Refusal
+from backend.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from backend.prompts import PromptSet
+
+ENDINGS = (".parquet", ".jsonl")
+COLUMNS = ("prompt", "position", "role", "layer", "expert", "weight")
+ROLES = ("prompt", "generated")
+ASKED = "expert_load"
+"""Any measure of routing: its pass writes the chunks that are exported."""
+
+export = typer.Typer(help="Write what a pass kept, in files for other tools.")
+
+
+@export.callback()
+def which() -> None:
+    """Write what a pass kept, in files for other tools."""
+
+
+@export.command("routes")
+def routes(
+    checkpoint: Annotated[str, typer.Option(help="A folder or an id.")],
+    prompts: Annotated[str, typer.Option(help="A file (.jsonl, .csv, .txt) or the name of a set.")],
+    out: Annotated[Path, typer.Option(help="A .parquet or .jsonl file.")],
+    generate: Annotated[int, typer.Option(help="Tokens to generate after each prompt, captured too.")] = 0,
+    chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
+) -> None:
+    """One row for each token, layer and chosen expert: prompt, position, role, layer, expert, weight."""
+    if out.suffix not in ENDINGS:
+        raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
+    settings = Settings.from_environment()
+    capture = {"generate": generate, "chat_template": chat_template}
+    line = ProgressLine()
+    try:
+        with open_door(settings) as door:
+            answer = door.ask(Wanted(ASKED, [checkpoint], prompts, {}, capture), line)
+            fingerprint = answer["provenance"]["checkpoints"][0]["fingerprint"]
+            files = _chunks(door, fingerprint, _prompt_set(door, prompts), capture)
+    finally:
+        line.clear()
+    rows = _write(out, (settings.store / file for file in files))
+    typer.echo(f"{out}: {rows:,} rows of {len(files)} chunks")
+
+
+def _prompt_set(door: Door, name: str) -> PromptSet:
+    from backend.prompts import Prompt, PromptSet, read_file
+
+    if Path(name).is_file():
+        return read_file(Path(name))
+    rows = door.prompt_set(name)["rows"]
+    return PromptSet(name, tuple(Prompt(row["id"], row["text"], row["category"]) for row in rows), shipped=False)
+
+
+def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str, Any]) -> list[str]:
+    """Paths of the routing chunks, in the order of the prompts."""
+    from backend import planner
+    from backend.capture import CaptureOptions
+    from backend.checkpoints import Checkpoint
+
+    named, options = Checkpoint("", "", "", fingerprint=fingerprint), CaptureOptions(**capture)
+    keys = [planner.routes_key(named, options, shard) for shard in planner.shards(prompts)]
+    wanted = ", ".join(f"'{key}'" for key in keys)
+    found = door.sql(
+        f"SELECT c.key, a.path FROM chunks c JOIN artifacts a ON a.digest = c.artifact WHERE c.key IN ({wanted})"
+    )
+    paths = {key: path for key, path in found["rows"]}
+    if missing := [key for key in keys if key not in paths]:
+        raise Refusal(
+            f"The routing of {len(missing)} of {len(keys)} pieces of {prompts.name} is not kept, though counts of it "
+            "are; start with an empty store (MOE_GEOMETRY_STORE) to capture it again."
+        )
+    return [paths[key] for key in keys]
+
+
+def _write(out: Path, files: Iterator[Path]) -> int:
+    """Piece by piece, beside its place and moved there at the end: a file of this name is whole."""
+    draft, rows = out.with_name(f".{out.name}.draft"), 0
+    try:
+        with _Writer(draft, out.suffix) as writer:
+            for file in files:
+                for table in _tables(file):
+                    writer.write(table)
+                    rows += table.num_rows
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
+    return rows
+
+
+def _tables(file: Path) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
+        table = pa.Table.from_batches([batch])
+        role = pc.take(pa.array(ROLES), table["role"])  # type: ignore[attr-defined]
+        plain = {name: table[name].cast(pa.string()) for name in ("prompt", "layer")} | {"role": role}
+        plain |= {"expert": table["expert"].cast(pa.int32())}
+        yield pa.table({name: plain.get(name, table[name]) for name in COLUMNS})
+
+
+class _Writer:
+    """Parquet, or one JSON object a line."""
+
+    def __init__(self, path: Path, ending: str):
+        self._path, self._ending = path, ending
+        self._file: Any = None
+
+    def __enter__(self) -> _Writer:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        kinds = (pa.string(), pa.int32(), pa.string(), pa.string(), pa.int32(), pa.float32())
+        if self._ending == ".jsonl":
+            self._file = self._path.open("w", encoding="utf-8")
+        else:
+            schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+            self._file = pyarrow.parquet.ParquetWriter(self._path, schema, compression="zstd")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, table: pa.Table) -> None:
+        if self._ending == ".jsonl":
+            self._file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+        else:
+            self._file.write_table(table)
