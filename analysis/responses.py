@@ -42,7 +42,8 @@ def squared_sizes(matrices: Float[Tensor, "expert hidden model"]) -> Float[Tenso
     Source:
         Ours: what responses are measured against.
     """
-    return torch.stack([matrix.to(working_dtype(matrix)).square().sum(dtype=torch.float64) for matrix in matrices])
+    # Row by row first: a float32 sum over millions would lose digits.
+    return torch.stack([matrix.to(working_dtype(matrix)).square().sum(-1).double().sum() for matrix in matrices])
 
 
 def toward_model(matrices: Float[Tensor, "expert ..."], which: Matrix) -> Float[Tensor, "expert hidden model"]:

@@ -64,12 +64,20 @@ def null(router_weight: Tensor, *, form: Form, generator: torch.Generator) -> Ch
     # Which expert has which length cannot matter, so they are taken in order.
     lengths = router_weight.double().norm(dim=-1).sort(-1).values
     unit = unit_rows(random_rows(draws, experts, model, generator))
-    drawn = torch.stack([_spectrum(unit * length[:, None], form) for length in lengths], 1)
+    drawn = torch.stack([_of_many(unit * length[:, None], form) for length in lengths], 1)
     how = f"{draws} draws of {experts} unrelated directions in {model} dimensions, with the lengths of the rows"
     return Chance(drawn.mean(0), *central_band(drawn), how)
 
 
-def _spectrum(rows: Float[Tensor, "*case expert model"], form: Form) -> Float[Tensor, "*case component"]:
+def _spectrum(rows: Float[Tensor, "layer expert model"], form: Form) -> Float[Tensor, "layer component"]:
     if form == "raw":
         return torch.linalg.svdvals(rows)
-    return torch.linalg.svdvals(centred_rows(rows))[..., : min(rows.shape[-2] - 1, rows.shape[-1])]
+    return torch.linalg.svdvals(centred_rows(rows))[:, : min(rows.shape[1] - 1, rows.shape[2])]
+
+
+def _of_many(rows: Float[Tensor, "draw expert model"], form: Form) -> Float[Tensor, "draw component"]:
+    """The same by way of inner products: many times faster, and good to 1e-8 of the largest, enough for a band."""
+    rows = centred_rows(rows) if form == "centred" else rows
+    squares = torch.linalg.eigvalsh(rows @ rows.mT).flip(-1)
+    components = min(rows.shape[1] - (form == "centred"), rows.shape[2])
+    return squares[:, :components].clamp(min=0).sqrt()

@@ -11,6 +11,7 @@ from torch import Tensor
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_rows
+from analysis.precision import working_dtype
 from analysis.slots import Layered
 
 Part = Literal["all", "gate", "up", "down"]
@@ -98,17 +99,17 @@ def _size(slots: list[Layered]) -> int:
 
 
 def _cosines(matrices: list[Tensor], minus_mean: bool) -> Float[Tensor, "expert expert"]:
-    """Summed over pieces of all experts' weights, so that no layer is held in float64 at once."""
-    experts = len(matrices[0])
+    """Summed over pieces of all experts' weights, so that no layer is held in a wider type at once."""
+    experts, kind = len(matrices[0]), working_dtype(matrices[0][0])
     inner, energy = torch.zeros(experts, experts).double(), torch.zeros(experts).double()
     for matrix in matrices:
         for piece in matrix.split(max(1, CHUNK // (experts * matrix.shape[-1])), dim=1):
-            rows = piece.reshape(experts, -1).double()
+            rows = piece.reshape(experts, -1).to(kind)
             energy += rows.square().sum(-1)
             if minus_mean:
                 rows = rows - rows.mean(0)
             inner += rows @ rows.mT
     # What rounding leaves of an expert that equals the mean has no direction.
     left = inner.diagonal()
-    length = torch.where(left > (16 * torch.finfo(torch.float64).eps) ** 2 * energy, left.sqrt(), torch.nan)
+    length = torch.where(left > (16 * torch.finfo(kind).eps) ** 2 * energy, left.sqrt(), torch.nan)
     return (inner / (length[:, None] * length)).clamp(-1, 1)
