@@ -15,6 +15,7 @@ from analysis.inference import evaluate
 from analysis.measure import FAMILIES, get, measures
 from analysis.result import Interval, Null, Reason, Result
 from analysis.slots import RouteBatch
+from analysis.statistic import get as get_statistic
 
 EVERY = sorted(measures())
 OF_TOKENS = [name for name in EVERY if measures()[name].statistics]
@@ -60,7 +61,9 @@ def test_values_are_finite_or_nan_with_a_reason_and_of_the_declared_shape(name, 
     if np.isnan(result.values).any():
         assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
     for part in (result.null, result.interval):
-        assert isinstance(part, Reason) or np.broadcast_shapes(part.low.shape, result.values.shape) == result.values.shape
+        assert (
+            isinstance(part, Reason) or np.broadcast_shapes(part.low.shape, result.values.shape) == result.values.shape
+        )
         assert not isinstance(part, Reason) or part.reason
 
 
@@ -174,6 +177,12 @@ def _with_a_spectrum(batch):
     return dataclasses.replace(batch, expert_input=batch.expert_input * 2.0 ** -torch.arange(batch.shape.model))
 
 
+def _prompt_length(measure):
+    """12 tokens, or as few as 64 prompts can have that all fit into the samples of a layer: a full one says no more."""
+    specs = [spec for name in measure.statistics for spec in get_statistic(name).groups.get("sample", {}).values()]
+    return min([12] + [spec.axes[1] // 64 for spec in specs if spec.axes[1] != "expert"])
+
+
 WITH_INTERVAL = [name for name in OF_TOKENS if not measures()[name].interval_reason]
 
 
@@ -185,7 +194,9 @@ def test_a_quarter_of_the_tokens_widens_the_interval(name, world):
     for prompts in (64, 16):
         found = []
         for seed in range(5):
-            sides = world.inputs_for(measure, seed, lengths=(12,) * prompts, change=_with_a_spectrum)
+            sides = world.inputs_for(
+                measure, seed, lengths=(_prompt_length(measure),) * prompts, change=_with_a_spectrum
+            )
             interval = evaluate(measure, sides, {}).interval
             found.append(np.nanmean(interval.high - interval.low))
         widths.append(np.mean(found))

@@ -1,0 +1,147 @@
+"""In how many directions an expert's inputs, or its outputs, vary."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.linalg import principal_axes
+from analysis.measure import Chance, Values, measure
+from analysis.result import Reason
+from analysis.spec import EMPTY
+from analysis.spectra import Quantity, spread
+from analysis.statistic import State
+from analysis.subspaces import Cut, Weighting, cut, principal, row_counts, said, why_nan
+
+Of = Literal["inputs", "outputs"]
+DRAWS = 40
+
+
+@measure(
+    title="Routed spectrum",
+    question="In how many directions do an expert's inputs or outputs vary?",
+    unit="share of the variance (0 to 1) for explained; directions (1 to d) for the two ranks",
+    family="representation",
+    source="Liu 2026, arXiv 2605.16349; n is not stated there, so it is a choice here",
+    axes=("layer", "expert"),
+)
+def routed_spectrum(
+    routed_rows: State,
+    common_rows: State,
+    expert_rows: State,
+    *,
+    of: Of = "inputs",
+    quantity: Quantity = "explained",
+    n: int = 10,
+    weighting: Weighting = "scaled",
+    matched: bool = True,
+) -> Values:
+    """Spectrum of the covariance of an expert's inputs, or of its outputs on tokens that all experts are asked about.
+
+    `explained`: share of the first n variances; `participation`: (sum v)^2 / sum v^2; `entropy_rank`: exp of the
+    entropy of v / sum v. Inputs are those of the tokens it served: g x (`scaled`), x counted g times (`weighted`) or x
+    (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all.
+
+    Returns:
+        Layer by expert. NaN for an expert with too few rows, or whose rows do not vary.
+
+    Raises:
+        BadKnob: If n is below 1.
+
+    Source:
+        Liu 2026, arXiv 2605.16349; participation ratio: Bell & Dean 1970; entropy rank: Roy & Vetterli 2007.
+
+    Caveat:
+        Fewer rows alone give fewer directions: no rank exceeds the rows less one. Compare at the same number of rows
+        only, with the band of as many tokens of the whole layer, which a dense layer or a shared expert would see.
+    """
+    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    facts: dict[str, int | float | str] = {"axes": size.axes}
+    if of == "outputs":
+        variances, shared = _outputs(expert_rows)
+        facts["rows per expert"] = int((expert_rows["hash"] != EMPTY).sum(-1).min())
+        if not bool(shared.isnan().all()):
+            facts["shared expert"] = float(spread(shared, quantity, size.axes).nanmean())
+        caveats = ()
+    else:
+        variances = torch.stack([found.variances for found in principal(routed_rows, size, weighting)])
+        facts["rows per expert"] = size.rows if matched else f"{size.least} to {size.rows}"
+        caveats = why_nan(row_counts(routed_rows) >= size.least, size) + said(size, n, matched)
+    values = spread(variances, quantity, size.axes)
+    facts["mean over experts"] = float(values.nanmean())
+    if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
+        caveats += ("NaN: rows that are all the same have no spectrum.",)
+    return Values(values, caveats=caveats, facts=facts)
+
+
+@routed_spectrum.chance
+def null(
+    routed_rows: State,
+    common_rows: State,
+    expert_rows: State,
+    *,
+    of: Of,
+    quantity: Quantity,
+    n: int,
+    weighting: Weighting,
+    matched: bool,
+    generator: torch.Generator,
+) -> Chance | Reason:
+    """The spectrum of as many tokens of the layer, drawn blindly: what routing without preference would show.
+
+    Returns:
+        Mean and 95 % band per layer; fact `all tokens`, the mean over layers. None for outputs, which are of the same
+        tokens for all experts, nor where experts differ in rows.
+
+    Source:
+        Ours: the dense control at matched rows, weights shuffled over tokens.
+    """
+    if of == "outputs":
+        return Reason("all experts are asked about the same tokens: compare them with each other and with the inputs")
+    if not matched:
+        return Reason("experts differ in their number of rows; matched rows have a band")
+    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    drawn = []
+    for layer in range(len(routed_rows.shape.layers)):
+        rows = common_rows["input"][layer][common_rows["hash"][layer] != EMPTY].double()
+        # Sorted: which expert a weight came from is not to matter.
+        weights = routed_rows["weight"][layer][routed_rows["hash"][layer] != EMPTY].double().sort().values
+        drawn.append(spread(_blind(rows, weights, size, weighting, generator), quantity, size.axes))
+    found = torch.stack(drawn, 1)
+    mean, half = found.mean(0)[:, None], 1.96 * found.std(0)[:, None]
+    how = f"{DRAWS} blind draws of {size.rows} of the layer's tokens, mean and 1.96 standard deviations"
+    return Chance(mean, mean - half, mean + half, how, {"all tokens": float(found.mean())})
+
+
+def _blind(
+    rows: Float[Tensor, "token model"],
+    weights: Float[Tensor, " pair"],
+    size: Cut,
+    weighting: Weighting,
+    generator: torch.Generator,
+) -> Float[Tensor, "draw direction"]:
+    count, found = min(size.rows, len(rows)), []
+    for _ in range(DRAWS if count and len(weights) else 0):
+        x = rows[torch.randperm(len(rows), generator=generator)[:count]]
+        g = weights[torch.randint(len(weights), (count,), generator=generator)]
+        x = x * g[:, None] if weighting == "scaled" else x
+        found.append(principal_axes(x, g if weighting == "weighted" else torch.ones_like(g), 1).variances)
+    return torch.stack(found) if found else torch.full((DRAWS, 1), torch.nan, dtype=torch.float64)
+
+
+def _outputs(
+    expert_rows: State,
+) -> tuple[Float[Tensor, "layer expert direction"], Float[Tensor, "layer direction"]]:
+    """Variances of every expert's outputs and of a shared expert's."""
+    there = expert_rows["hash"] != EMPTY
+    experts, shared = [], []
+    for layer, weights in enumerate(there.double()):
+        every = expert_rows["output"][layer].double().nan_to_num(0).transpose(0, 1)
+        experts.append(principal_axes(every, weights.expand(every.shape[:2]), 1).variances)
+        own = expert_rows["shared"][layer].double()
+        known = bool((~own[there[layer]].isnan()).all())
+        shared.append(principal_axes(own.nan_to_num(0), weights, 1).variances * (1.0 if known else torch.nan))
+    return torch.stack(experts), torch.stack(shared)
