@@ -30,7 +30,7 @@ Term = Literal["balance", "z"]
 def gradient_interference(
     gradient_rows: State, prompt_counts: State, *, term: Term = "balance", coefficient: float = 0.01
 ) -> Values:
-    """|D' X| of the auxiliary loss over |D' X| of the task, by the router's rows, on up to 1024 sampled tokens.
+    """|D' X| of the auxiliary loss over |D' X| of the task, by the router's rows, on up to 512 sampled tokens.
 
     D is the gradient by each token's logits (rows token, columns expert), X the router's inputs; both losses are means
     over tokens. `balance`: coefficient E sum f_j mean p_j, its loads f those of all tokens; `z`: coefficient mean

@@ -12,8 +12,8 @@ from analysis.slots import LayerBatch, block_of_token
 from analysis.spec import EMPTY
 from analysis.statistic import Spec, statistic
 
-ROWS = 128
-"""Tokens that every expert is asked about: E outputs each, so a quarter of what is kept of all tokens."""
+ROWS = 64
+"""Tokens that every expert is asked about: E outputs each, so an eighth of what is kept of all tokens."""
 
 
 @statistic(
@@ -26,7 +26,7 @@ ROWS = 128
     },
 )
 def expert_rows(batch: LayerBatch) -> dict[str, Tensor]:
-    """Of all tokens of a layer, the 128 of lowest hash: the output f_e(x) of every expert, combine weight left out.
+    """Of all tokens of a layer, the 64 of lowest hash: the output f_e(x) of every expert, combine weight left out.
 
     Returns:
         Rows in the order of their hash, in units of the expert output, in bfloat16; `shared` is NaN without a shared

@@ -9,7 +9,7 @@ from analysis.sampling import bottom, rows_at, token_hash
 from analysis.slots import LayerBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
-TOKENS = 1024
+TOKENS = 512
 """Tokens kept per layer."""
 
 _CELL = ("layer", TOKENS)
@@ -28,7 +28,7 @@ _CELL = ("layer", TOKENS)
     },
 )
 def gradient_rows(batch: LayerBatch) -> dict[str, Tensor]:
-    """Of all tokens, the 1024 of lowest hash: x, logits, probabilities, choices, and d(cross-entropy)/d(logits).
+    """Of all tokens, the 512 of lowest hash: x, logits, probabilities, choices, and d(cross-entropy)/d(logits).
 
     Rows, not sums: the balance loss depends on the loads of all tokens together, so its gradient is not a sum over
     tokens until the loads are known. Gradients of the router's rows are `D' X` of these.

@@ -206,7 +206,7 @@ OLMOE = Shape(tuple(map(str, range(16))), experts=64, top_k=8, model=2048, hidde
         ("centroid_sums", 271),
         ("score_gate_pairs", 13),
         ("score_gate_tokens", 8),
-        ("gradient_rows", 148),
+        ("gradient_rows", 74),
     ],
 )
 def test_what_olmoe_costs(name, megabytes):
