@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,14 @@ from analysis.slots import Layered
 
 BUDGET = 256 * 2**20
 """Bytes of working memory that the Gram of all pairs may take, beside the weights themselves."""
+
+PROBES = 64
+"""Directions of a sketch."""
+
+AFFORDABLE = 3e10
+"""Operations per layer up to which `auto` multiplies everything out: a second or so of one core."""
+
+Method = Literal["auto", "exact", "sketch"]
 
 _CHUNK = 2**16  # products summed in the working precision before they are added up in float64
 
@@ -197,3 +206,20 @@ def sketched_cosines(
     without = cosines(whole - each)
     error = ((count - 1) / count * (without - without.mean(0)).square().sum(0)).sqrt()
     return cosines(whole), torch.where(torch.tensor(count > 1), error, torch.nan)
+
+
+def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "expert expert"], float]:
+    """Cosines between all mean Jacobians of a layer, and how far a sketch may be off.
+
+    Returns:
+        -1 to 1, 1 on the diagonal; the largest standard error over pairs, 0 for exact values.
+
+    Source:
+        Liu 2026, arXiv 2605.16349. Exact costs E products [d, h] [h, d] and one of [E, d d] by its transpose.
+    """
+    experts, model, hidden = jacobians.down.shape
+    cost = 2.0 * experts * model * model * (hidden + experts)
+    if method == "exact" or (method == "auto" and cost <= AFFORDABLE):
+        return cosines(gram(jacobians)), 0.0
+    found, errors = sketched_cosines(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
+    return found, float(errors.nan_to_num().max())

@@ -66,19 +66,6 @@ def without_tokens(tokens: Int[Tensor, "*case"], what: str = "expert(s)") -> tup
     return (f"NaN: {dead} {what} without tokens.",) if dead else ()
 
 
-def size_of_exact(jacobians: MeanJacobians) -> float:
-    """Multiplications that form all mean Jacobians of a layer and their Gram.
-
-    Returns:
-        Floating-point operations.
-
-    Source:
-        Ours: E products [d, h] [h, d], and one [E, d d] by its transpose.
-    """
-    experts, model, hidden = jacobians.down.shape
-    return 2.0 * experts * model * model * (hidden + experts)
-
-
 def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], generator: torch.Generator) -> MeanJacobians:
     """The same layer with the rows of each down projection in a random order of its own.
 

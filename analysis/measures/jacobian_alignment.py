@@ -9,20 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analysis.cosines import off_diagonal
-from analysis.jacobians import MeanJacobians, cosines, gram, probes, sketched_cosines
+from analysis.jacobians import PROBES, MeanJacobians, Method, alignment, cosines
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
-from analysis.slopes import mean_jacobians, shuffled_down, size_of_exact, token_counts, without_tokens
+from analysis.slopes import mean_jacobians, shuffled_down, token_counts, without_tokens
 from analysis.slots import Layered
 from analysis.statistic import State
 
 Tokens = Literal["common", "served", "each"]
-Method = Literal["auto", "exact", "sketch"]
 Baseline = Literal["random experts", "shuffled outputs"]
-
-PROBES = 64
-AFFORDABLE = 3e10
-"""Operations per layer up to which `auto` is exact: a second or so of one core."""
 
 _PAIRS = 400
 
@@ -69,7 +64,7 @@ def jacobian_alignment(
         counts = token_counts(slope_sums, "common")
     else:
         weights = (gate_weight, up_weight, down_weight)
-        layers = [_layer(j, method) for j in mean_jacobians(slope_sums, weights, tokens)]
+        layers = [alignment(j, method) for j in mean_jacobians(slope_sums, weights, tokens)]
         found = torch.stack([values for values, _ in layers])
         facts, counts = _facts_of_method([error for _, error in layers]), token_counts(slope_sums, tokens)
     pairs = off_diagonal(found)
@@ -119,15 +114,6 @@ def null(
     return Chance(centre, low, high, how)
 
 
-def _layer(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "expert expert"], float]:
-    """Cosines and the largest standard error of the sketch, 0 for exact values."""
-    if method == "exact" or (method == "auto" and size_of_exact(jacobians) <= AFFORDABLE):
-        return cosines(gram(jacobians)), 0.0
-    model = jacobians.down.shape[1]
-    found, errors = sketched_cosines(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
-    return found, float(errors.nan_to_num().max())
-
-
 def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generator) -> Float[Tensor, " pair"]:
     alive = ~jacobians.up_slope.isnan().any(-1)
     # By size: a new numbering of the experts must draw the same.
@@ -135,7 +121,7 @@ def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generat
     pairs = max(1, int(alive.sum()) * (int(alive.sum()) - 1) // 2)
     found = []
     for _ in range(-(-_PAIRS // pairs)):
-        values = off_diagonal(_layer(shuffled_down(jacobians, order, generator), method)[0])
+        values = off_diagonal(alignment(shuffled_down(jacobians, order, generator), method)[0])
         found.append(values[~values.isnan()])
     drawn = torch.cat(found)
     return drawn if len(drawn) else torch.full((1,), torch.nan, dtype=torch.float64)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
-from jaxtyping import Float
 from scipy.stats import beta
 from torch import Tensor
 
+from analysis.centroids import Centroid, centroids
 from analysis.cosines import Form, centred_rows, unit_rows
 from analysis.measure import Chance, Values, measure
 from analysis.slopes import without_tokens
 from analysis.statistic import State
-
-Centroid = Literal["plain", "weighted", "centred"]
 
 
 @measure(
@@ -78,20 +75,3 @@ def null(
     model = centroid_sums.shape.model
     edge = torch.tensor(math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2)), dtype=torch.float64)
     return Chance(torch.zeros_like(edge), -edge, edge, f"one random direction and a fixed one in {model} dimensions")
-
-
-def centroids(centroid_sums: State, centroid: Centroid) -> Float[Tensor, "layer expert model"]:
-    """The centroid of each expert's served tokens.
-
-    Returns:
-        In units of the hidden state; NaN for an expert without tokens.
-
-    Source:
-        Ahrac, Hochwald & Geva 2026, arXiv 2605.12476 (plain); the others: ours.
-    """
-    names = ("weighted_input", "weight") if centroid == "weighted" else ("input", "served")
-    total, count = (centroid_sums[name].sum(0) for name in names)
-    found = total / count[..., None]
-    if centroid != "centred":
-        return found
-    return found - centroid_sums["seen_input"].sum(0)[:, None] / centroid_sums["seen"].sum(0)[:, None, None]

@@ -1,0 +1,29 @@
+"""Where the tokens of each expert lie: the centroids that several measures share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.statistic import State
+
+Centroid = Literal["plain", "weighted", "centred"]
+
+
+def centroids(centroid_sums: State, centroid: Centroid) -> Float[Tensor, "layer expert model"]:
+    """The centroid of each expert's served tokens.
+
+    Returns:
+        In units of the hidden state; NaN for an expert without tokens.
+
+    Source:
+        Ahrac, Hochwald & Geva 2026, arXiv 2605.12476 (plain); the others: ours.
+    """
+    names = ("weighted_input", "weight") if centroid == "weighted" else ("input", "served")
+    total, count = (centroid_sums[name].sum(0) for name in names)
+    found = total / count[..., None]
+    if centroid != "centred":
+        return found
+    return found - centroid_sums["seen_input"].sum(0)[:, None] / centroid_sums["seen"].sum(0)[:, None, None]

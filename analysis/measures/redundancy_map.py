@@ -1,0 +1,133 @@
+"""Which experts do the same thing, and which only see the same tokens."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analysis.centroids import Centroid, centroids
+from analysis.cosines import off_diagonal, row_cosines
+from analysis.errors import BadKnob
+from analysis.jacobians import Method, alignment
+from analysis.measure import Chance, Values, measure
+from analysis.nulls import central_band, random_directions
+from analysis.result import Axis, Reason
+from analysis.slopes import mean_jacobians, token_counts, without_tokens
+from analysis.slots import Layered
+from analysis.statistic import State
+
+NAMED = 5
+_PAIRS = 20_000
+
+
+@measure(
+    title="Redundancy map",
+    question="Which pairs of experts do the same thing, and which only see the same tokens?",
+    unit="cosines (-1 to 1)",
+    family="function",
+    source="Liu 2026, arXiv 2605.16349: overlapping representations are no redundancy, so both are asked; the map and "
+    "its threshold are ours",
+    axes=("pair", "coordinate"),
+    interval="points are in the order of their alignment: intervals are those of the two measures it is made of",
+    slow_if={"method": "exact"},
+)
+def redundancy_map(
+    slope_sums: State,
+    centroid_sums: State,
+    gate_weight: Layered,
+    up_weight: Layered,
+    down_weight: Layered,
+    *,
+    centroid: Centroid = "centred",
+    layer: int = -1,
+    threshold: float = 0.5,
+    method: Method = "auto",
+) -> Values:
+    """One point per pair of experts of a layer: how alike their tokens are (x) and what they do to them (y).
+
+    x is the cosine between the centroids of the tokens they served; y the Jacobian alignment over the common tokens.
+    `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first, layer by layer.
+    A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside it.
+
+    Returns:
+        Pair by coordinate, -1 to 1. NaN where an expert has no tokens.
+
+    Raises:
+        BadKnob: If there is no such layer or `threshold` is not between -1 and 1.
+
+    Source:
+        Ours, after Liu 2026, arXiv 2605.16349.
+
+    Caveat:
+        High x and low y is the usual case: experts share tokens and treat them differently. A candidate is a reason to
+        look, not to merge: mean Jacobians say nothing of biases, of what differs from token to token, or of the router.
+    """
+    labels = slope_sums.shape.layers
+    if not -1 <= layer < len(labels) or not -1 <= threshold <= 1:
+        raise BadKnob(f"layer={layer}, threshold={threshold}; layers are 0 to {len(labels) - 1} or -1 for all of them")
+    weights = (gate_weight, up_weight, down_weight)
+    near = off_diagonal(row_cosines(centroids(centroid_sums, centroid), "raw"))
+    points, names = [], []
+    first, second = torch.triu_indices(slope_sums.shape.experts, slope_sums.shape.experts, 1).tolist()
+    for row, jacobians in enumerate(mean_jacobians(slope_sums, weights, "common")):
+        if layer in (-1, row):
+            alike = off_diagonal(alignment(jacobians, method)[0])
+            order = alike.nan_to_num(-math.inf).argsort(descending=True, stable=True).tolist()
+            points.append(torch.stack([near[row], alike], -1)[order])
+            names += [f"{labels[row]}/E{first[pair]}-E{second[pair]}" for pair in order]
+    plane = torch.cat(points)
+    axes = (Axis("pair", tuple(names)), Axis("coordinate", (f"{centroid} centroid cosine", "Jacobian alignment")))
+    caveats = without_tokens(centroid_sums["served"].sum(0)) or without_tokens(token_counts(slope_sums, "common"))
+    flat = ("NaN: a centroid or a mean Jacobian of 0 has no direction.",) if bool(plane.isnan().any()) else ()
+    return Values(plane, axes, caveats or flat, _candidates(plane, names, threshold))
+
+
+@redundancy_map.chance
+def null(
+    slope_sums: State,
+    centroid_sums: State,
+    gate_weight: Layered,
+    up_weight: Layered,
+    down_weight: Layered,
+    *,
+    centroid: Centroid,
+    layer: int,
+    threshold: float,
+    method: Method,
+    generator: torch.Generator,
+) -> Chance | Reason:
+    """x: blind routing; y: independent random experts.
+
+    Centred centroids of blindly drawn tokens point apart like random directions minus their mean.
+
+    Returns:
+        Cosines: mean and 95 % band per coordinate, the same for all pairs.
+
+    Source:
+        Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d.
+    """
+    experts, model = slope_sums.shape.experts, slope_sums.shape.model
+    if centroid != "centred":
+        return Reason(f"{centroid} centroids share the mean of all tokens: their cosine has no chance value")
+    draws = max(1, 2 * _PAIRS // (experts * (experts - 1)))
+    drawn = off_diagonal(row_cosines(random_directions(draws, experts, model, generator), "centred")).flatten()
+    x = (drawn.mean(), *central_band(drawn))
+    y = (torch.tensor(number, dtype=torch.float64) for number in (0.0, -1.96 / model, 1.96 / model))
+    centre, low, high = (torch.stack(both) for both in zip(x, y, strict=True))
+    return Chance(centre, low, high, f"blind routing ({len(drawn):,} pairs drawn); independent random experts")
+
+
+def _candidates(plane: Float[Tensor, "pair 2"], names: list[str], threshold: float) -> dict[str, int | float | str]:
+    alike = plane[:, 1].nan_to_num(-math.inf)
+    facts: dict[str, int | float | str] = {
+        "pairs": int((~plane.isnan().any(-1)).sum()),
+        "merge candidates": int((alike >= threshold).sum()),
+    }
+    for rank, pair in enumerate(alike.argsort(descending=True, stable=True)[:NAMED].tolist()):
+        if alike[pair] >= threshold:
+            near, same = plane[pair].tolist()
+            facts[f"candidate {rank + 1}"] = f"{names[pair]}: alignment {same:.2f}, centroid cosine {near:.2f}"
+    return facts
