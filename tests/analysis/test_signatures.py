@@ -160,7 +160,7 @@ def test_embedded_copies_share_their_point_and_the_map_repeats(world):
         ids = first.axes[0].labels
         one, other = (ids.index(f"p{p:02d}") for p in (0, 2))
         np.testing.assert_array_equal(first.values[one], first.values[other])
-        assert first.facts["different signatures"] < 16
+        assert first.facts["different points"] < 16
         assert 0 <= first.facts["trustworthiness"] <= 1
         assert first.interval == Reason("see trustworthiness")
         group = np.array(first.axes[0].groups)
@@ -206,6 +206,6 @@ def test_a_senseless_neighbourhood_is_refused(knobs, world):
 def test_equal_prompts_leave_nothing_to_spread(world):
     batch = world.routes(lengths=(1,) * 4)
     batch = dataclasses.replace(batch, indices=torch.zeros_like(batch.indices) + torch.tensor([0, 1]))
-    with pytest.raises(TooFew, match="same signature"):
+    with pytest.raises(TooFew, match="are the same"):
         evaluate(get("signature_embedding"), side_of(batch, world), {})
     assert math.isnan(evaluate(get("signature_effect"), side_of(batch, world), {}).values[0])
