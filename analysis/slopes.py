@@ -67,10 +67,10 @@ def without_tokens(tokens: Int[Tensor, "*case"], what: str = "expert(s)") -> tup
 
 
 def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], generator: torch.Generator) -> MeanJacobians:
-    """The same layer with the rows of each down projection in a random order of its own.
+    """The same layer with the rows of each down projection in a random order and with random signs of its own.
 
     Slopes do not depend on the down projections, so these are the exact mean Jacobians of experts that write to
-    unrelated output directions and are otherwise the same.
+    unrelated output directions and are otherwise the same. Without the signs what all rows share would stay shared.
 
     Args:
         jacobians: The layer's.
@@ -86,7 +86,8 @@ def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], gener
     down = torch.empty_like(jacobians.down)
     for expert in order.tolist():
         rows = torch.randperm(down.shape[1], generator=generator)
-        down[expert] = jacobians.down[expert][rows]
+        signs = torch.randint(0, 2, (len(rows), 1), generator=generator) * 2 - 1
+        down[expert] = jacobians.down[expert][rows] * signs
     return MeanJacobians(jacobians.gate, jacobians.up, down, jacobians.gate_slope, jacobians.up_slope)
 
 

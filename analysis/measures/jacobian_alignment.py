@@ -89,7 +89,7 @@ def null(
     baseline: Baseline,
     generator: torch.Generator,
 ) -> Chance:
-    """Independent random experts, or these experts with each one's output dimensions shuffled.
+    """Independent random experts, or these experts with each one's output dimensions shuffled, signs too.
 
     Returns:
         Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal.
