@@ -27,7 +27,7 @@ def token_keys(lengths, generator):
     prompt = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     position = torch.cat([torch.arange(n) for n in lengths])
     size = (len(prompt),)
-    token = torch.randint(0, 50, size, generator=generator)
+    token = torch.randint(0, 12, size, generator=generator)
     kind = torch.randint(0, 6, size, generator=generator)
     span = torch.stack([position, position + 1], -1)
     return TokenKeys(prompt, position, torch.zeros(size).long(), token, token, token, kind, span)

@@ -1,0 +1,95 @@
+"""How much of a token's expert its id decides, and how much is left to the context."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analysis.measure import Chance, Values, measure
+from analysis.result import Axis, Reason
+from analysis.statistic import State
+from analysis.vocabulary import shuffled_tables, vocabulary
+
+Correction = Literal["miller_madow", "none"]
+
+
+@measure(
+    title="Token or context",
+    question="Is a token's expert decided by the token, or by what came before it?",
+    unit="bits (0 to log2 E; the two add up to the entropy of the expert)",
+    family="specialisation",
+    source="Shannon 1948; bias correction: Miller 1955 and Madow; the split is ours",
+    axes=("layer", "part"),
+)
+def token_context_split(token_routes: State, *, correction: Correction = "miller_madow", min_count: int = 10) -> Values:
+    """Information of the token id about the first-ranked expert, I(e; id), and what it leaves open, H(e | id).
+
+    A router is a function of the token and what came before it, so for infinitely many tokens the entropy left open is
+    exactly what the context decides: I(e; id) + I(e; context | id) = H(e). `miller_madow` adds to every entropy of n
+    tokens over K seen experts (K - 1) / (2 n ln 2); only ids that occur `min_count` times or more are counted.
+
+    Returns:
+        Layer by part, bits: I between 0 and H(e), H(e | id) between 0 and H(e) <= log2 E, but for the correction, which
+        is not clipped and can bring I below 0. NaN if no id occurs often enough.
+
+    Raises:
+        BadKnob: If `min_count` is below 1.
+
+    Source:
+        Shannon 1948; Miller 1955.
+
+    Caveat:
+        Few tokens per id make a router look decided by the id; the correction takes out the larger part of it, so read
+        I as an upper and H(e | id) as a lower figure, beside shuffled ids. Rare ids are left out.
+    """
+    words = vocabulary(token_routes, "input", min_count)
+    values = _split(words.tables(), correction)
+    whole = values.sum(-1)
+    facts: dict[str, int | float | str] = {
+        "share decided by the id, mean over layers": float((values[:, 0] / whole).nanmean()),
+        "entropy of the expert (bits), mean over layers": float(whole.nanmean()),
+        "ids": words.ids,
+        "tokens of these ids": len(words.id),
+        "share of all tokens": len(words.id) / max(1, len(token_routes["token"])),
+    }
+    caveats = (f"NaN: no id occurs {min_count} times in these prompts.",) if not words.ids else ()
+    if words.ids and bool(values.isnan().any()):
+        caveats = ("NaN: a layer that chose identity experts only.",)
+    axes = (Axis("layer", token_routes.shape.layers), Axis("part", ("token id", "context")))
+    return Values(values, axes, caveats, facts)
+
+
+@token_context_split.chance
+def null(token_routes: State, *, correction: Correction, min_count: int, generator: torch.Generator) -> Chance | Reason:
+    """The same split when ids are dealt to the tokens at random: nothing is decided by the id.
+
+    Returns:
+        Mean and central 95 % band per layer and part; the mean of the first is what the correction leaves of the bias.
+
+    Source:
+        Fisher 1935.
+    """
+    words = vocabulary(token_routes, "input", min_count)
+    if not words.ids:
+        return Reason(f"no id occurs {min_count} times")
+    mean, low, high, draws = shuffled_tables(words, lambda tables: _split(tables, correction), generator)
+    return Chance(mean, low, high, f"{draws} random deals of {words.ids} ids to {len(words.id):,} tokens")
+
+
+def _split(tables: Int[Tensor, "layer id expert"], correction: Correction) -> Float[Tensor, "layer part"]:
+    own = tables.sum(-1)
+    # An id whose tokens all chose identity experts has no expert to know.
+    left = (own * _entropy(tables, correction).nan_to_num()).sum(-1) / own.sum(-1)
+    return torch.stack([_entropy(tables.sum(1), correction) - left, left], -1)
+
+
+def _entropy(counts: Int[Tensor, "... expert"], correction: Correction) -> Float[Tensor, "*case"]:
+    total = counts.sum(-1).double()
+    plain = torch.special.entr(counts / total[..., None]).sum(-1)
+    if correction == "miller_madow":
+        plain = plain + ((counts > 0).sum(-1) - 1) / (2 * total)
+    return plain / math.log(2)

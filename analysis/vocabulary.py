@@ -1,0 +1,97 @@
+"""Token ids against the expert each token ranks first: tables of counts, and the same tables under shuffled ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from analysis.errors import BadKnob
+from analysis.nulls import central_band
+from analysis.statistic import State
+
+Which = Literal["input", "next", "predicted"]
+COLUMN = {"input": "token", "next": "next", "predicted": "predicted"}
+DRAWS, FEWEST_DRAWS, COUNTED = 199, 39, 2e8
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens whose id occurs often enough: the id's place among those kept, and the first expert in each layer.
+
+    The expert is E, one more than there are, where the token chose identity experts only.
+    """
+
+    id: Int[Tensor, " token"]
+    expert: Int[Tensor, "token layer"]
+    ids: int
+    experts: int
+
+    def tables(self, order: Int[Tensor, " token"] | None = None) -> Int[Tensor, "layer id expert"]:
+        """Tokens of each id that ranked each expert first, layer by layer; ids dealt out in this order if given."""
+        ids, width = (self.id if order is None else self.id[order]), self.experts + 1
+        layers = self.expert.shape[1]
+        cell = (torch.arange(layers) * self.ids + ids[:, None]) * width + self.expert
+        counts = torch.bincount(cell.flatten(), minlength=layers * self.ids * width)
+        return counts.view(layers, self.ids, width)[..., : self.experts]
+
+
+def vocabulary(routes: State, which: Which, min_count: int) -> Vocabulary:
+    """The tokens that have an id of this kind which occurs `min_count` times or more.
+
+    The first expert is the one with the largest combine weight, since some routers list their choices unsorted.
+
+    Returns:
+        Possibly no token at all.
+
+    Raises:
+        BadKnob: If `min_count` is below 1.
+
+    Source:
+        Muennighoff et al. 2024, arXiv 2409.02060 (ids against the first-ranked expert).
+    """
+    if min_count < 1:
+        raise BadKnob(f"min_count={min_count}; an id that is counted occurs at least once")
+    experts, ids = routes.shape.experts, routes[COLUMN[which]].long()
+    # A prompt's last token has no next.
+    known, place, count = ids.unique(return_inverse=True, return_counts=True)
+    often = (count >= min_count) & (known >= 0)
+    number = torch.where(often, often.cumsum(0) - 1, -1)
+    kept = number[place] >= 0
+    indices, weights = routes["indices"][kept].long(), routes["weights"][kept].float()
+    real = torch.where(indices < experts, weights.nan_to_num(nan=-1.0), -2.0)
+    best = real.argmax(-1, keepdim=True)
+    return Vocabulary(
+        number[place][kept], indices.gather(-1, best)[..., 0].clamp(max=experts), int(often.sum()), experts
+    )
+
+
+def shuffled_tables(
+    words: Vocabulary, number: Callable[[Int[Tensor, "layer id expert"]], Tensor], generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """A number of the tables when ids are dealt to the tokens at random.
+
+    Args:
+        words: The tokens.
+        number: From the tables to one or more numbers per layer.
+        generator: Where the orders come from.
+
+    Returns:
+        Mean, low and high of the central 95 %, layers first, in the unit of the number; and how many draws.
+
+    Source:
+        Fisher 1935: which id stands where says nothing once ids are shuffled, the loads of experts stay.
+    """
+    tokens, layers = words.expert.shape
+    draws = int(min(DRAWS, max(FEWEST_DRAWS, COUNTED // max(1, tokens * layers))))
+
+    def worlds() -> Iterator[Tensor]:
+        for _ in range(draws):
+            yield number(words.tables(torch.randperm(tokens, generator=generator)))
+
+    drawn = torch.stack(list(worlds()))
+    return drawn.mean(0), *central_band(drawn), draws
