@@ -12,6 +12,8 @@ from frontend.answer import Answer
 from frontend.words import number
 
 MOST = 0.75
+ROOM = (0.25, 0.65)
+"""Where on the scale the null's name has room beside the names of both ends."""
 LOG_ENDS = ((-2.0, "¼×"), (-1.0, "½×"), (0.0, "1×"), (1.0, "2×"), (2.0, "4×"))
 
 
@@ -124,7 +126,7 @@ def _magnitude(title: str, values: np.ndarray, band: tuple[float, float, float] 
         named = (band[1], f"null {number(band[1])}")
         if np.mean(values > band[1]) > MOST:  # colour begins at chance; what little lies below takes its colour
             low, ticks = band[1], [named, ticks[1]]
-        elif (band[1] - low) / (high - low) < 0.8:
+        elif ROOM[0] < (band[1] - low) / (high - low) < ROOM[1]:
             ticks.insert(1, named)
     if high <= low:
         high = low + 1e-9 + abs(low) * 1e-6

@@ -35,8 +35,13 @@ def kind_of(answer: Answer) -> str:
     return "table"
 
 
-def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tuple[go.Figure, Scale | None]:
-    """The figure of an answer and what stands beside it (step 0, the other checkpoint), and its colour scale if any."""
+def draw(
+    sides: Sequence[Side], layer: int = 0, difference: bool = False, span: int = 12
+) -> tuple[go.Figure, Scale | None]:
+    """The figure of an answer and what stands beside it (step 0, the other checkpoint), and its colour scale if any.
+
+    `span` is how many of the page's twelve columns it gets: numbers stand in cells only where there is room for them.
+    """
     kind = kind_of(sides[0].answer)
     if kind == "number":
         return number.draw(sides), None
@@ -47,10 +52,9 @@ def draw(sides: Sequence[Side], layer: int = 0, difference: bool = False) -> tup
     if kind == "table":
         return table.draw(sides), None
     scale = scale_of([s.answer for s in sides], difference)
-    if kind == "slab":
-        return slab.draw(sides, scale, layer), scale
-    view = {"mosaic": mosaic.draw, "matrix": matrix.draw, "heatmap": heatmap.draw}[kind]
-    return view(sides, scale, layer), scale
+    if kind in ("slab", "heatmap"):
+        return {"slab": slab.draw, "heatmap": heatmap.draw}[kind](sides, scale, layer, span), scale
+    return {"mosaic": mosaic.draw, "matrix": matrix.draw}[kind](sides, scale, layer), scale
 
 
 def height_of(figure: go.Figure) -> int:

@@ -14,17 +14,20 @@ from frontend.views.side import Side
 from frontend.words import number
 
 FEW_CELLS = 160
+COLUMNS_WITH_TEXT = 2.3
+"""Cells beside each other, for each of the page's twelve columns, that still hold a number of three figures."""
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> go.Figure:
     """Rows are the first axis, from the top; the current layer is outlined; NaN stays blank."""
     rows, columns = sides[0].answer.axes
     figure = make_subplots(1, len(sides), shared_yaxes=True, horizontal_spacing=0.04)
     height = int(np.clip(26 * len(rows.labels), 150, 560)) + 70
     canvas(height, figure, margin={"l": 52, "r": 12, "t": 24, "b": 38})
+    few = sides[0].answer.values.size <= FEW_CELLS and len(columns.labels) * len(sides) <= COLUMNS_WITH_TEXT * span
     current = _row(rows.labels, layer) if rows.name == "layer" else None
     for i, side in enumerate(sides, 1):
-        _cells(figure, side, scale, i)
+        _cells(figure, side, scale, i, few)
         axis = "x" if i == 1 else f"x{i}"
         label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
         if current is not None:
@@ -48,7 +51,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     return figure
 
 
-def _cells(figure: go.Figure, side: Side, scale: Scale, column: int) -> None:
+def _cells(figure: go.Figure, side: Side, scale: Scale, column: int, few: bool) -> None:
     answer = side.answer
     rows, columns = answer.axes
     told = (
@@ -56,7 +59,6 @@ def _cells(figure: go.Figure, side: Side, scale: Scale, column: int) -> None:
         if answer.values.size <= 6000
         else None
     )
-    few = answer.values.size <= FEW_CELLS
     text = [["" if np.isnan(v) else number(v, 2) for v in row] for row in answer.values] if few else None
     figure.add_heatmap(
         z=scale.drawn(answer.values),

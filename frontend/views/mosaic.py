@@ -18,7 +18,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     """Tiles in reading order, the current layer outlined, blank cells where a value is undefined."""
     layers, experts = sides[0].answer.axes[0].labels, sides[0].answer.axes[1].labels
     n, columns = len(experts), min(len(layers), 8)
-    gap = max(1, round(n * 0.17))
+    gap = max(1, round(n * 0.17)), max(2, round(n * 0.22))  # the lower gap holds the next row's titles
     z, corners = tiles([s.answer.values for s in sides], columns, gap)
     bands = -(-len(layers) // columns) * len(sides)
     figure = canvas(int(np.clip(1150 / columns, 120, 176)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
@@ -56,13 +56,16 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     return figure
 
 
-def tiles(blocks: Sequence[np.ndarray], columns: int, gap: int) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
-    """Blocks (side x layer x n x n) laid out with NaN gutters; returns the matrix and every tile's corner."""
+def tiles(
+    blocks: Sequence[np.ndarray], columns: int, gap: tuple[int, int]
+) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
+    """Blocks (side x layer x n x n) with NaN gutters (beside, below); returns the matrix and every tile's corner."""
+    beside, below = gap
     n, layers = blocks[0].shape[1], blocks[0].shape[0]
     bands = -(-layers // columns)
-    out = np.full((bands * len(blocks) * (n + gap) - gap, columns * (n + gap) - gap), np.nan)
+    out = np.full((bands * len(blocks) * (n + below) - below, columns * (n + beside) - beside), np.nan)
     corners = [
-        [((s * bands + i // columns) * (n + gap), (i % columns) * (n + gap)) for i in range(layers)]
+        [((s * bands + i // columns) * (n + below), (i % columns) * (n + beside)) for i in range(layers)]
         for s in range(len(blocks))
     ]
     for side, block in zip(corners, blocks, strict=True):

@@ -1,8 +1,12 @@
-"""Points of a projection: hue and shape by group, a frame per side. The axes carry no unit, so they show none."""
+"""Points in the plane: hue and shape by group, a frame per side.
+
+The axes of a projection carry no unit, so they show none; two quantities against each other show theirs and both nulls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -26,6 +30,8 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         groups = np.array(axis.groups or ("",) * len(axis.labels), dtype=object)
         names = tuple(dict.fromkeys(groups.tolist()))
         styles = theme.categories(names)
+        if names == ("",):  # no kinds: the points wear their side's colour
+            styles = {"": replace(styles[""], mark=side.colour)}
         for name in names:
             inside = groups == name
             _group(figure, points[inside], np.array(axis.labels, dtype=object)[inside], (name, styles[name]), column)
@@ -33,8 +39,35 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         x = "x" if column == 1 else f"x{column}"
         label(figure, 0, 1, side.title, side.ink, xref=f"{x} domain", yref="paper", yanchor="bottom", yshift=5)
         figure.update_xaxes(title_text=coordinates.labels[0], row=1, col=column)
-    figure.update_xaxes(showticklabels=False, ticks="", linecolor=T["line"], mirror=True)
-    figure.update_yaxes(showticklabels=False, ticks="", linecolor=T["line"], mirror=True)
+    figure.update_xaxes(linecolor=T["line"], mirror=True)
+    figure.update_yaxes(linecolor=T["line"], mirror=True)
+    return _measured(figure, sides) if sides[0].answer.null is not None else _bare(figure)
+
+
+def _bare(figure: go.Figure) -> go.Figure:
+    figure.update_xaxes(showticklabels=False, ticks="")
+    return figure.update_yaxes(showticklabels=False, ticks="")
+
+
+def _measured(figure: go.Figure, sides: Sequence[Side]) -> go.Figure:
+    """Ticks, the second axis' name, one range for all sides, and the null of either quantity as a band."""
+    points = np.concatenate([side.answer.values[:, :2] for side in sides])
+    points = points[np.isfinite(points).all(1)]
+    if len(points):
+        low, high = points.min(0), points.max(0)
+        room = 0.06 * (high - low) + 1e-9
+        figure.update_xaxes(range=[low[0] - room[0], high[0] + room[0]])
+        figure.update_yaxes(range=[low[1] - room[1], high[1] + room[1]])
+    figure.update_layout(margin={"l": 56, "b": 38})
+    figure.update_yaxes(title_text=sides[0].answer.axes[1].labels[1], row=1, col=1)
+    for column, side in enumerate(sides, 1):
+        if side.answer.null is None:
+            continue
+        null, size = side.answer.null, side.answer.values.shape
+        low, high = np.broadcast_to(null.low, size)[0], np.broadcast_to(null.high, size)[0]
+        band: dict = {"fillcolor": T["null-fill"], "line_width": 0, "layer": "below", "row": 1, "col": column}
+        figure.add_vrect(x0=low[0], x1=high[0], exclude_empty_subplots=False, **band)
+        figure.add_hrect(y0=low[1], y1=high[1], exclude_empty_subplots=False, **band)
     return figure
 
 

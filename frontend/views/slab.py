@@ -14,9 +14,9 @@ from frontend.views import heatmap
 from frontend.views.side import Side
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> go.Figure:
     """The second and third axis as rows and columns; the title of each side says which layer it shows."""
-    return heatmap.draw([_cut(side, layer) for side in sides], scale, layer)
+    return heatmap.draw([_cut(side, layer) for side in sides], scale, layer, span)
 
 
 def _cut(side: Side, layer: int) -> Side:

@@ -74,7 +74,7 @@ def test_a_mosaic_is_one_trace_with_one_scale_whatever_the_layers_and_sides(plan
 
 def test_tiles_keep_every_value_and_part_them_with_blank_gutters():
     block = np.arange(3 * 2 * 2, dtype=float).reshape(3, 2, 2)
-    laid, corners = tiles([block], columns=2, gap=1)
+    laid, corners = tiles([block], columns=2, gap=(1, 1))
     assert laid.shape == (5, 5)
     for i, (r, c) in enumerate(corners[0]):
         assert np.array_equal(laid[r : r + 2, c : c + 2], block[i])
@@ -208,3 +208,17 @@ def test_a_table_of_each_layer_shows_the_chosen_layer_on_the_scale_of_all(plante
 def test_groups_that_are_numbers_go_from_light_to_dark():
     styles = theme.categories(("2", "0", "11"))
     assert [styles[name].token for name in ("0", "2", "11")] == ["mag-2", "mag-4", "mag-6"]
+
+
+def test_two_quantities_against_each_other_show_their_units_and_nulls_and_a_projection_shows_none(planted, band):
+    known, _ = draw([Side("a", "free", planted("scatter"))])
+    assert known.layout.yaxis.title.text and known.layout.xaxis.showticklabels is not False
+    assert [s.fillcolor for s in known.layout.shapes] == [theme.LIGHT["null-fill"]] * 2
+    bare, _ = draw([Side("a", "free", planted("scatter", null=None))])
+    assert bare.layout.xaxis.showticklabels is False and not bare.layout.shapes
+
+
+def test_numbers_stand_in_cells_only_where_there_is_room(planted):
+    sides = [Side("a", "free", planted("heatmap")), Side("control", "step 0", planted("heatmap", 1))]
+    wide, narrow = (draw(sides, span=span)[0] for span in (7, 5))
+    assert wide.data[0].texttemplate == "%{text}" and narrow.data[0].texttemplate is None
