@@ -168,19 +168,13 @@ class Store:
 
     def answers(self) -> list[dict[str, Any]]:
         """What has been asked, newest first: key, measure, checkpoints, prompts, created."""
+        # A trajectory has more checkpoints than the two columns hold.
         query = (
-            "SELECT key, measure, checkpoint, checkpoint_b, prompts, created FROM answers ORDER BY created DESC, key"
+            "SELECT key, measure, json_extract_string(provenance, '$.checkpoints[*].id'), prompts, created "
+            "FROM answers ORDER BY created DESC, key"
         )
-        return [
-            {
-                "key": key,
-                "measure": measure,
-                "checkpoints": [c for c in (a, b) if c],
-                "prompts": prompts,
-                "created": created,
-            }
-            for key, measure, a, b, prompts, created in self._database.rows(query)
-        ]
+        names = ("key", "measure", "checkpoints", "prompts", "created")
+        return [dict(zip(names, row, strict=True)) for row in self._database.rows(query)]
 
     # Arrays
 

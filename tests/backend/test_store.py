@@ -69,10 +69,10 @@ def test_an_answer_comes_back_whole_after_a_restart(tmp_path: Path) -> None:
 
 def test_the_newest_answers_are_listed_first(store: Store) -> None:
     store.put_answer("old", answers.told(created="2026-01-01"))
-    both = [{"id": "a/step-1", "fingerprint": "1"}, {"id": "b/step-1", "fingerprint": "2"}]
-    store.put_answer("new", answers.told(created="2026-02-01", checkpoints=both, prompts=None))
+    followed = [{"id": f"{run}/step-1", "fingerprint": run} for run in "abc"]
+    store.put_answer("new", answers.told(created="2026-02-01", checkpoints=followed, prompts=None))
     listed = [(a["key"], a["checkpoints"], a["prompts"]) for a in store.answers()]
-    assert listed == [("new", ["a/step-1", "b/step-1"], None), ("old", ["free/step-02000"], "four-tasks")]
+    assert listed == [("new", ["a/step-1", "b/step-1", "c/step-1"], None), ("old", ["free/step-02000"], "four-tasks")]
 
 
 def test_an_answer_put_twice_has_its_rows_once(store: Store) -> None:
