@@ -46,7 +46,7 @@ def plane(
     facts: dict[str, int | float | str] = {"points shown": int(known.sum())}
     if not bool(known.any()):
         return flat, facts
-    different, member = _distinct(points[known])
+    different, member = _distinct(_turned(points[known]))
     if len(different) < 2:
         raise TooFew(f"all {int(known.sum())} points are the same: there is nothing to spread over a plane")
     coordinates, found = _placed(different, method, neighbours, seed)
@@ -84,6 +84,11 @@ def _placed(
         coordinates, share = principal_components(points)
     facts |= {f"variance on {name}": float(part) for name, part in zip(axis_labels(method), share, strict=True)}
     return coordinates, {"trustworthiness": trustworthiness(distances, coordinates, neighbours)} | facts
+
+
+def _turned(points: Float[Tensor, "point feature"]) -> Float[Tensor, "point direction"]:
+    """The same points in a frame of no more directions than there are points: every distance and norm is kept."""
+    return points if points.shape[1] <= len(points) else torch.linalg.qr(points.mT, mode="r").R.mT
 
 
 def _distinct(

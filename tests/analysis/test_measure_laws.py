@@ -105,7 +105,9 @@ def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, wor
         array = np.broadcast_to(array, before.values.shape)
         for axis, label in enumerate(measure.axes):
             if label.removesuffix("_b") == "expert":
-                array = array.take(back.numpy(), axis)
+                # An axis may list the experts of several layers or checkpoints, one after the other.
+                places = np.arange(array.shape[axis]).reshape(-1, len(back))[:, back.numpy()].ravel()
+                array = array.take(places, axis)
         return array
 
     def bands(result, change):
