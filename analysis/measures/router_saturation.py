@@ -1,0 +1,97 @@
+"""How early in training the router has settled on the experts it ends with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analysis.errors import NotComparable, TooFew
+from analysis.loads import over_layers
+from analysis.measure import Chance, Inputs, Values, measure
+from analysis.ranks import by_rank
+from analysis.result import Reason
+from analysis.statistic import State
+
+
+@measure(
+    title="Router saturation",
+    question="How early do tokens reach the experts they end with?",
+    unit="share of the final step's experts (0 to 1; k/E is chance)",
+    family="trajectories",
+    source="Muennighoff et al. 2024, arXiv 2409.02060",
+    axes=("step", "layer"),
+    reads=("token_routes",),
+    needs_selection=True,
+)
+def router_saturation(steps: tuple[Inputs, ...], *, top1: bool = False) -> Values:
+    """Mean share of a token's experts that it also has at the last step: |S(t) and S(final)| / k.
+
+    The last of the steps is the final one. `top1` asks whether the first-ranked expert is the same.
+
+    Returns:
+        Step by layer, 0 to 1; 1 at the last step. NaN where nothing was routed.
+
+    Raises:
+        TooFew: If there are not two steps.
+        NotComparable: If layers, experts, experts per token or the tokens themselves differ between steps.
+
+    Source:
+        Muennighoff et al. 2024, arXiv 2409.02060.
+
+    Caveat:
+        High saturation says that choices stopped changing, not that they are good ones: a router that was never trained
+        is saturated from its first step. A busy expert is shared by accident, above the chance of even loads.
+    """
+    shared = _shared(steps, top1)
+    values = shared.mean(0)
+    layers = steps[-1].shape.layers
+    facts: dict[str, int | float | str] = {"final step": steps[-1].label or str(len(steps) - 1)}
+    facts |= {f"first step: {name}": told for name, told in over_layers(values[0], layers, "lowest").items()}
+    return Values(values, facts=facts, caveats=("NaN: no token was routed.",) if not len(shared) else ())
+
+
+@router_saturation.chance
+def null(steps: tuple[Inputs, ...], *, top1: bool, generator: torch.Generator) -> Chance | Reason:
+    """Two blind choices of k experts by each token.
+
+    Returns:
+        Mean k/E (1/E for the first-ranked) and 95 % band for every step but the last, which shares all with itself.
+
+    Source:
+        Ours: the number of shared experts is hypergeometric per token; the mean over independent tokens is normal.
+    """
+    shape, tokens = steps[-1].shape, len(steps[-1].token_routes["position"])
+    if not tokens:
+        return Reason("no token was routed")
+    e, k = shape.experts, 1 if top1 else shape.top_k
+    half = 1.96 * math.sqrt((e - k) ** 2 / (e**2 * (e - 1)) / tokens)
+    mean = torch.full((len(steps), 1), k / e, dtype=torch.float64)
+    half = torch.full_like(mean, half)
+    mean[-1], half[-1] = 1, 0
+    how = f"two independent blind choices of {k} of {e} experts by each of {tokens:,} tokens, normal"
+    return Chance(mean, mean - half, mean + half, how)
+
+
+def _shared(steps: tuple[Inputs, ...], top1: bool) -> Float[Tensor, "token step layer"]:
+    if len(steps) < 2:
+        raise TooFew(f"{len(steps)} step: saturation compares each with the last, so it needs two")
+    final = steps[-1]
+    chosen = [_chosen(step.token_routes, top1) for step in steps]
+    for step in steps:
+        same = step.shape.layers == final.shape.layers and step.shape.experts == final.shape.experts
+        if not same or step.shape.top_k != final.shape.top_k:
+            raise NotComparable(
+                f"step {step.label or '?'} has another shape than the last: {step.shape}, {final.shape}"
+            )
+        if not all(torch.equal(step.token_routes[n], final.token_routes[n]) for n in ("prompt", "position", "token")):
+            raise NotComparable(f"step {step.label or '?'} cut the prompts into other tokens than the last")
+    last = chosen[-1][..., None, :]
+    return torch.stack([(one[..., :, None] == last).any(-1).double().mean(-1) for one in chosen], 1)
+
+
+def _chosen(routes: State, top1: bool) -> Int[Tensor, "token layer k"]:
+    indices = routes["indices"]
+    return by_rank(indices.long(), routes["weights"].float())[..., :1] if top1 else indices
