@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,8 @@ def gram(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "... row row"]:
         BLAS syrk.
     """
     syrk = get_blas_funcs(("syrk",), dtype=np.float64)[0]
+    if not rows.numel():
+        return rows.new_zeros(*rows.shape[:-1], rows.shape[-2], dtype=torch.float64)
     flat = rows.double().contiguous().reshape(-1, *rows.shape[-2:]).numpy()
     found = torch.from_numpy(np.stack([np.asarray(syrk(1.0, one.T, trans=1)).T for one in flat]))
     return (found.tril() + found.tril(-1).mT).reshape(*rows.shape[:-1], rows.shape[-2])
@@ -65,15 +68,20 @@ def principal_axes(
         components: How many axes to give.
 
     Returns:
-        Axes, all variances and the numerical rank (variances above first x max(sizes) x eps).
+        Axes, all variances and the numerical rank (variances above first x max(sizes) x eps, and above
+        what rounding leaves of equal rows).
 
     Source:
         Pearson 1901; the Gram form: Sirovich 1987. The n-th axis is exact to eps x first / n-th variance.
     """
-    flat = rows.reshape(-1, *rows.shape[-2:]), weights.reshape(-1, rows.shape[-2])
+    cells = math.prod(rows.shape[:-2])
+    flat = rows.reshape(cells, *rows.shape[-2:]), weights.reshape(cells, rows.shape[-2])
     # One set after the other: a set fits into the cache, a batch of 64 does not.
     found = [_axes_of_one(x.double(), w.double(), components) for x, w in zip(*flat, strict=True)]
-    batch = rows.shape[:-2]
+    batch, directions = rows.shape[:-2], min(rows.shape[-2:])
+    if not found:
+        axes = rows.new_empty(*batch, min(components, directions), rows.shape[-1], dtype=torch.float64)
+        return Principal(axes, axes.new_empty(*batch, directions), torch.zeros(batch, dtype=torch.int64))
     axes, variances, rank = (torch.stack(part) for part in zip(*found, strict=True))
     return Principal(
         axes.reshape(batch + axes.shape[1:]), variances.reshape(batch + variances.shape[1:]), rank.reshape(batch)
@@ -84,14 +92,17 @@ def _axes_of_one(
     x: Float[Tensor, "row model"], w: Float[Tensor, " row"], components: int
 ) -> tuple[Float[Tensor, "component model"], Float[Tensor, " direction"], Int[Tensor, ""]]:
     share = w / w.sum()
-    scaled = (x - share @ x).mul_(share.sqrt()[:, None])
+    mean = share @ x
+    scaled = (x - mean).mul_(share.sqrt()[:, None])
     if len(x) < x.shape[1]:
         variances, vectors = _largest_first(gram(scaled))
         axes = vectors[:, :components].mT @ scaled
     else:
         variances, vectors = _largest_first(gram(scaled.mT))
         axes = vectors[:, :components].mT
-    floor = variances[:1] * max(x.shape) * torch.finfo(torch.float64).eps
+    eps = torch.finfo(torch.float64).eps
+    # The second: what rounding leaves of rows that are all the same is no direction.
+    floor = torch.maximum(variances[:1] * max(x.shape) * eps, (64 * eps) ** 2 * mean.square().sum())
     kept = variances > floor
     axes = _polished(axes, kept[:components])
     return axes, torch.where(kept, variances, 0.0), kept.sum()

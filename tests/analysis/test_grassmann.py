@@ -214,3 +214,8 @@ def test_directions_past_the_rank_are_not_made_up():
     assert (found.variances[3:] == 0).all()
     still = principal_axes(torch.ones(4, 9).double(), torch.ones(4).double(), 2)
     assert int(still.rank) == 0 and still.axes.isnan().all()
+
+
+def test_no_sets_of_rows_have_no_axes():
+    found = principal_axes(torch.ones(0, 9, 20), torch.ones(0, 9), 3)
+    assert found.axes.shape == (0, 3, 20) and found.variances.shape == (0, 9) and found.rank.shape == (0,)
