@@ -121,3 +121,23 @@ def central_band(draws: Float[Tensor, "draw ..."]) -> tuple[Float[Tensor, "*case
     """
     low, high = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype), dim=0)
     return low, high
+
+
+def above_the_largest(numbers: Float[Tensor, "draw case"]) -> tuple[int, float]:
+    """How many cases lie above what the largest of all cases reaches by chance, so that many cases give no false find.
+
+    Args:
+        numbers: The observed numbers first, then one row per draw of chance; NaN cases are left out.
+
+    Returns:
+        Cases above the 95 % point of the largest, and the p of the largest observed: (1 + draws at least as large) /
+        (1 + draws); NaN if no case has a number.
+
+    Source:
+        Westfall & Young 1993: the maximum over cases holds the error of all of them together, however they depend.
+    """
+    largest = numbers.nan_to_num(nan=-torch.inf).amax(-1)
+    if bool(largest[0].isinf()):
+        return 0, float("nan")
+    above = numbers[0] > torch.quantile(largest[1:], 0.95) + 1e-12
+    return int(above.sum()), float((largest >= largest[0] - 1e-12).double().mean())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis.effect import shuffled
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import central_band
+from analysis.nulls import above_the_largest, central_band
 from analysis.result import Axis, Reason
 from analysis.statistic import State
 
@@ -67,11 +67,12 @@ def null(prompt_counts: State, *, count: Count, per: Per, generator: torch.Gener
     """The same shares under shuffled category labels.
 
     Returns:
-        Mean and central 95 % band per layer, expert and category; fact `permutation p` for the information about the
-        category, mean over layers.
+        Mean and central 95 % band per layer, expert and category. Facts: `permutation p` for the information about the
+        category, mean over layers; how many layers tell the category, and the p of the one that tells most, corrected
+        for the number of layers.
 
     Source:
-        Fisher 1935; p = (1 + draws at least as large) / (1 + draws).
+        Fisher 1935; p = (1 + draws at least as large) / (1 + draws). Westfall & Young 1993 for several layers.
     """
     names = sorted(set(prompt_counts.prompts.categories))
     if len(names) < 2:
@@ -79,13 +80,19 @@ def null(prompt_counts: State, *, count: Count, per: Per, generator: torch.Gener
     codes = _codes(prompt_counts, names)
     labels = torch.cat([codes[None], shuffled(codes, DRAWS, generator)])
     shares = _shares(prompt_counts, labels, len(names), count)
-    told = information(shares).nanmean(-1)
+    bits = information(shares)
+    told, (found, least) = bits.nanmean(-1), above_the_largest(bits)
     drawn = shares[1:]
     if per == "token":
         drawn = drawn * torch.stack([_scale(prompt_counts, row, len(names), count) for row in labels[1:]])
     p = float((told >= told[0] - 1e-12).double().mean())
     how = f"{DRAWS} random permutations of the category labels over prompts"
-    return Chance(drawn.mean(0), *central_band(drawn), how, {"permutation p": p})
+    facts = {
+        "permutation p": p,
+        "layers that tell the category (corrected)": found,
+        "p of the layer that tells most (corrected)": least,
+    }
+    return Chance(drawn.mean(0), *central_band(drawn), how, facts)
 
 
 def information(shares: Float[Tensor, "... layer expert category"]) -> Float[Tensor, "... layer"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import central_band
+from analysis.nulls import above_the_largest, central_band
 from analysis.signatures import Form, Weighting, distinct_pairs, form_said, prompt_cosines, said, signatures
 from analysis.statistic import State
 
@@ -84,18 +84,25 @@ def null(
     """The same numbers under shuffled category labels.
 
     Returns:
-        Mean and central 95 % band per layer, in the measure's unit; fact `permutation p` for d of the mean over layers.
+        Mean and central 95 % band per layer, in the measure's unit. Facts: `permutation p` for d of the mean over
+        layers; how many layers have an effect, and the p of the strongest, corrected for the number of layers.
 
     Source:
-        Fisher 1935; p = (1 + draws at least as large) / (1 + draws).
+        Fisher 1935; p = (1 + draws at least as large) / (1 + draws). Westfall & Young 1993 for several layers.
     """
     labels = label_codes(prompt_counts.prompts.categories)
     labels = torch.cat([labels[None], shuffled(labels, DRAWS, generator)])
     within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
-    effects, drawn = cohens_d(within, across)[:, -1], _quantity(within, across, quantity)[1:, :-1]
+    by_layer, drawn = cohens_d(within, across), _quantity(within, across, quantity)[1:, :-1]
+    effects, (found, least) = by_layer[:, -1], above_the_largest(by_layer[:, :-1])
     p = float((effects >= effects[0] - 1e-12).double().mean()) if not bool(effects[0].isnan()) else torch.nan
     how = f"{DRAWS} random permutations of the category labels"
-    return Chance(drawn.mean(0), *central_band(drawn), how, {"permutation p": p})
+    facts = {
+        "permutation p": p,
+        "layers with an effect (corrected)": found,
+        "p of the strongest layer (corrected)": least,
+    }
+    return Chance(drawn.mean(0), *central_band(drawn), how, facts)
 
 
 def _cosines(counts: State, weighting: Weighting, form: Form, centred: bool) -> Float[Tensor, "row prompt prompt"]:

@@ -11,6 +11,7 @@ from analysis.errors import BadKnob, TooFew
 from analysis.inference import evaluate
 from analysis.measure import get
 from analysis.measures.domain_specialisation import information
+from analysis.nulls import above_the_largest
 from analysis.result import Reason
 from analysis.slots import Prompts, Shape, text_digest
 from analysis.statistic import State
@@ -161,3 +162,21 @@ def test_a_category_that_is_not_there_is_refused_with_those_that_are(world):
 def test_a_category_in_one_block_is_told_with_the_interval():
     state = state_of([[[2, 2, 0]]] * 9, ["a"] * 8 + ["b"], [2] * 9)
     assert any("All prompts of b lie in one block" in caveat for caveat in asked(CONTRAST, state).caveats)
+
+
+def test_one_layer_of_three_tells_the_category_and_the_others_do_not(world):
+    result = asked(DOMAIN, planted(world, lengths=(60,) * 16))
+    assert result.facts["layers that tell the category (corrected)"] == 1
+    assert result.facts["p of the layer that tells most (corrected)"] == 1 / 500
+
+
+def test_the_largest_of_the_layers_keeps_the_error_of_all_of_them():
+    generator = torch.Generator().manual_seed(0)
+    found = [above_the_largest(torch.randn(200, 16, generator=generator).double())[0] > 0 for _ in range(200)]
+    # Sixteen layers, each at 5 %, would be found in more than half of the worlds.
+    assert sum(found) <= 19
+    numbers = torch.cat([torch.full((1, 2), 9.0), torch.zeros(99, 2)]).double()
+    assert above_the_largest(numbers) == (2, 1 / 100)
+    numbers[0, 1] = torch.nan
+    assert above_the_largest(numbers)[0] == 1
+    assert np.isnan(above_the_largest(numbers * torch.nan)[1])

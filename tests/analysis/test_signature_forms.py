@@ -127,4 +127,16 @@ def test_a_planted_effect_survives_correction_and_centring(world):
     for centred in (False, True):
         result = evaluate(get("signature_effect"), side, {"form": "noise_corrected", "centred": centred})
         assert result.facts["permutation p"] == 1 / 1000
+        assert result.facts["layers with an effect (corrected)"] == 3
+        assert result.facts["p of the strongest layer (corrected)"] == 1 / 1000
         assert result.facts["within"] == pytest.approx(1, abs=0.03)
+
+
+def test_layers_without_an_effect_are_not_counted(world):
+    counted = [
+        evaluate(get("signature_effect"), world.inputs_for(get("signature_effect"), seed), {}).facts[
+            "layers with an effect (corrected)"
+        ]
+        for seed in range(20)
+    ]
+    assert sum(n > 0 for n in counted) <= 4
