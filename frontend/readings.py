@@ -53,9 +53,14 @@ def caution(answer: Answer) -> str | None:
 def _of(kind: str, answer: Answer) -> str:
     if not np.isfinite(answer.values).any():
         return _undefined(answer)
-    return {"number": _number, "scatter": _scatter, "matrix": _matrix, "mosaic": _mosaic, "line": _line}.get(
-        kind, _cells
-    )(answer)
+    return {
+        "number": _number,
+        "scatter": _scatter,
+        "matrix": _matrix,
+        "mosaic": _mosaic,
+        "line": _line,
+        "course": _course,
+    }.get(kind, _cells)(answer)
 
 
 def _number(answer: Answer) -> str:
@@ -82,6 +87,15 @@ def _line(answer: Answer) -> str:
     where = f"{axis.name} {axis.labels[top]}"
     text = f"mean {number(float(np.nanmean(values)))}, highest {number(float(values[top]))} in {where}"
     return text + _beyond(answer, _plural(axis.name))
+
+
+def _course(answer: Answer) -> str:
+    steps, values = answer.axes[0].labels, answer.values.reshape(len(answer.axes[0].labels), -1)
+    first, last = (_mean(values[i]) for i in (0, -1))
+    over = f" (mean over {values.shape[1]} {_plural(answer.axes[-1].name)})" if values.shape[1] > 1 else ""
+    return f"from {number(first)} at step {steps[0]} to {number(last)} at step {steps[-1]}{over}" + _beyond(
+        answer, "cells"
+    )
 
 
 def _cells(answer: Answer) -> str:

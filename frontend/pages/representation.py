@@ -13,7 +13,6 @@ CURATED = (
     Place("subspace_overlap", span=7),
     Place("principal_angles", span=5),
     Place("centred_kernel_alignment", span=7),
-    Place("expert_embedding", span=5),
 )
 
 

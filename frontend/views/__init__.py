@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from frontend.answer import Answer
 from frontend.scales import Scale, scale_of
-from frontend.views import heatmap, line, matrix, mosaic, number, runs, scatter, slab, table
+from frontend.views import course, heatmap, line, matrix, mosaic, number, runs, scatter, slab, table
 from frontend.views.side import Side
 
 __all__ = ["Side", "draw", "draw_runs", "height_of", "kind_of"]
@@ -20,6 +20,8 @@ def kind_of(answer: Answer) -> str:
     names, shape = [a.name for a in answer.axes], answer.values.shape
     if not shape:
         return "number"
+    if names[0] == "step" and len(shape) <= 2:
+        return "course"
     if len(shape) == 1:
         return "line"
     if len(shape) == 3:
@@ -28,7 +30,7 @@ def kind_of(answer: Answer) -> str:
         return "scatter"
     if len(shape) == 2 and names[1] == f"{names[0]}_b":
         return "matrix"
-    if len(shape) == 2 and shape[1] <= 6 and not names[1].startswith(("expert", "prompt")):
+    if len(shape) == 2 and shape[1] <= 6 and names[0] != "prompt" and not names[1].startswith(("expert", "prompt")):
         return "line"
     if len(shape) == 2:
         return "heatmap"
@@ -49,6 +51,8 @@ def draw(
         return line.draw(sides, layer), None
     if kind == "scatter":
         return scatter.draw(sides), None
+    if kind == "course":
+        return course.draw(sides), None
     if kind == "table":
         return table.draw(sides), None
     scale = scale_of([s.answer for s in sides], difference)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from frontend.views.marks import T, canvas, here, label, null_band, positions, s
 from frontend.views.side import Side
 
 HEIGHT = 300
+TITLE = 36
+"""Characters of an axis title that fit its height; a longer one takes two lines."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class _Place:
     ordered: bool
     names: tuple[str, ...]
     row_col: dict[str, Any]
+    named: bool
 
 
 def draw(sides: Sequence[Side], layer: int) -> go.Figure:
@@ -32,11 +36,11 @@ def draw(sides: Sequence[Side], layer: int) -> go.Figure:
     at = positions(axis.labels)
     x = at if at is not None else np.arange(len(axis.labels), dtype=np.float64)
     quantities = first.axes[1].labels if first.values.ndim == 2 else ("",)
-    figure = make_subplots(1, len(quantities), horizontal_spacing=0.11 if len(quantities) > 1 else 0)
+    figure = make_subplots(1, len(quantities), horizontal_spacing=0.1 if len(quantities) > 1 else 0)
     right = 118 if len(quantities) == 1 else 62
     canvas(HEIGHT, figure, margin={"l": 52, "r": right, "t": 26 if len(quantities) > 1 else 14, "b": 38}, hovermode="x")
     for column, quantity in enumerate(quantities, 1):
-        place = _Place(x, at is not None, axis.labels, {"row": 1, "col": column})
+        place = _Place(x, at is not None, axis.labels, {"row": 1, "col": column}, column == len(quantities))
         _panel(figure, sides, place, column - 1 if first.values.ndim == 2 else None)
         if quantity:
             name = "x" if column == 1 else f"x{column}"
@@ -51,7 +55,9 @@ def draw(sides: Sequence[Side], layer: int) -> go.Figure:
         range=[float(x.min()) - 0.35, float(x.max()) + 0.35],
     )
     if len(quantities) == 1:
-        figure.update_yaxes(title_text=first.unit.split(" (")[0])
+        title = wrap(first.unit.split(" (")[0], TITLE)
+        figure.update_yaxes(title_text="<br>".join(title))
+        figure.update_layout(margin_l=52 + 14 * (len(title) - 1))
     return figure
 
 
@@ -75,6 +81,8 @@ def _panel(figure: go.Figure, sides: Sequence[Side], place: _Place, column: int 
         middle = (max(float(low[-1]), bottom) + min(float(high[-1]), top)) / 2
         ends.append(("chance", T["ink-3"], float(place.x[-1]), middle))
     figure.update_yaxes(range=[bottom, top], **place.row_col)
+    if not place.named:  # names stand once, at the right; further left they would run into the next panel
+        return
     heights = spread([y for *_, y in ends], (top - bottom) * 15 / (HEIGHT - 64)) if ends else []
     for (text, ink, x, _), y in zip(ends, heights, strict=True):
         label(figure, x, min(max(y, bottom), top), text, ink, xshift=24, **place.row_col)

@@ -35,7 +35,11 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         for name in names:
             inside = groups == name
             _group(figure, points[inside], np.array(axis.labels, dtype=object)[inside], (name, styles[name]), column)
-        _labels(figure, points, groups, styles, column)
+        paths = _paths(axis.labels, groups)
+        for name, rows in paths.items():
+            _path(figure, points[rows], name, column)
+        if not paths:
+            _labels(figure, points, groups, styles, column)
         x = "x" if column == 1 else f"x{column}"
         label(figure, 0, 1, side.title, side.ink, xref=f"{x} domain", yref="paper", yanchor="bottom", yshift=5)
         figure.update_xaxes(title_text=coordinates.labels[0], row=1, col=column)
@@ -69,6 +73,25 @@ def _measured(figure: go.Figure, sides: Sequence[Side]) -> go.Figure:
         figure.add_vrect(x0=low[0], x1=high[0], exclude_empty_subplots=False, **band)
         figure.add_hrect(y0=low[1], y1=high[1], exclude_empty_subplots=False, **band)
     return figure
+
+
+def _paths(labels: Sequence[str], groups: np.ndarray) -> dict[str, list[int]]:
+    """Rows of the same thing at several steps, where labels are a step and a name ("320 E4")."""
+    found: dict[str, list[int]] = {}
+    for row, (text, group) in enumerate(zip(labels, groups, strict=True)):
+        if not group or not text.startswith(f"{group} "):
+            return {}
+        found.setdefault(text.removeprefix(f"{group} "), []).append(row)
+    return found if all(len(rows) > 1 for rows in found.values()) else {}
+
+
+def _path(figure: go.Figure, points: np.ndarray, name: str, column: int) -> None:
+    line = {"color": T["line-strong"], "width": 1}
+    x, y = points[:, 0].astype(np.float32), points[:, 1].astype(np.float32)
+    figure.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name, row=1, col=column)
+    if np.isfinite(points[-1]).all():
+        end = points[-1]
+        label(figure, float(end[0]), float(end[1]), name, T["ink-2"], xshift=7, row=1, col=column)
 
 
 def _group(

@@ -17,10 +17,20 @@ CASES = {
     "heatmap": ("layer", "expert"),
     "mosaic": ("layer", "expert", "expert_b"),
     "slab": ("layer", "expert", "category"),
+    "course": ("step", "layer"),
     "matrix": ("prompt", "prompt_b"),
     "scatter": ("prompt", "coordinate"),
 }
-SIZES = {"layer": 4, "expert": 8, "expert_b": 8, "prompt": 12, "prompt_b": 12, "coordinate": 2, "category": 4}
+SIZES = {
+    "layer": 4,
+    "expert": 8,
+    "expert_b": 8,
+    "prompt": 12,
+    "prompt_b": 12,
+    "coordinate": 2,
+    "category": 4,
+    "step": 7,
+}
 GROUPS = tuple("code mathematics story fact".split()[i // 3] for i in range(12))
 
 
@@ -222,3 +232,31 @@ def test_numbers_stand_in_cells_only_where_there_is_room(planted):
     sides = [Side("a", "free", planted("heatmap")), Side("control", "step 0", planted("heatmap", 1))]
     wide, narrow = (draw(sides, span=span)[0] for span in (7, 5))
     assert wide.data[0].texttemplate == "%{text}" and narrow.data[0].texttemplate is None
+
+
+def test_the_same_expert_over_steps_is_one_path_with_its_name_at_the_end(planted, make_answer, axis):
+    steps, names = ("0", "20", "320"), ("E0", "E1")
+    values = np.random.default_rng(0).normal(size=(6, 2))
+    points = axis("expert", 6, tuple(s for s in steps for _ in names))
+    points = type(points)("expert", tuple(f"{s} {n}" for s in steps for n in names), points.groups)
+    figure, _ = draw([Side("a", "free", make_answer(values, [points, axis("coordinate", 2)], null=None))])
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    np.testing.assert_allclose(lines[1].x, values[[1, 3, 5], 0], rtol=1e-6)
+    assert [a.text for a in figure.layout.annotations if a.text in names] == list(names)
+
+
+def test_values_along_steps_are_a_line_a_layer_from_light_to_dark(planted):
+    answer = planted("course")
+    figure, scale = draw([Side("a", "free, 7 steps", answer)])
+    colours = [t.line.color for t in figure.data if t.mode == "lines+markers"]
+    assert (
+        scale is None
+        and len(colours) == 4
+        and colours[0] == theme.LIGHT["mag-2"]
+        and colours[-1] == theme.LIGHT["mag-6"]
+    )
+
+
+def test_prompts_are_never_joined_by_a_line(make_answer, axis):
+    answer = make_answer(np.zeros((12, 4)), [axis("prompt", 12), axis("category", 4)])
+    assert kind_of(answer) == "heatmap"

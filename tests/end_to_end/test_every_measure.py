@@ -1,0 +1,94 @@
+"""Every measure's panel on the shipped checkpoints, in both themes; and knobs, which never run a model again."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.end_to_end.conftest import Services
+from tests.end_to_end.panels import ANSWER_MILLISECONDS, last_steps, panel, ready
+
+pytestmark = pytest.mark.browser
+
+FAMILIES = (
+    "routing",
+    "router",
+    "coupling",
+    "function",
+    "representation",
+    "specialisation",
+    "trajectories",
+    "compare",
+)
+PLATES = "[...document.querySelectorAll('.plate[data-key]')]"
+SETTLED = f"{PLATES}.every(p => ['done', 'refused', 'failed'].includes(p.dataset.state))"
+DRAWN = f"{PLATES}.every(p => (p.querySelector('.js-plotly-plot')?.data?.length ?? 0) > 0)"
+COLOURS = f"{PLATES}.map(p => p.querySelector('.js-plotly-plot').layout.template.layout.font.color.toLowerCase())"
+READ = """plates => plates.map(p => ({
+    measure: p.dataset.measure, state: p.dataset.state, told: p.querySelector('.plate-foot').innerText,
+    caveats: p.querySelectorAll('.caveat').length, said: p.innerText }))"""
+
+
+def catalogue(services: Services) -> list[dict]:
+    """All measures as the API tells them."""
+    return httpx.get(f"{services.api}/measures", timeout=30).json()["measures"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_panel_of_a_page_is_drawn_with_all_that_must_stand_beside_it_in_both_themes(
+    page: Page, services: Services, family: str
+) -> None:
+    ends, known = last_steps(services.api), {m["name"]: m for m in catalogue(services)}
+    ready(page, f"/{family}?a={ends['free']}&b={ends['aux']}")
+    page.get_by_role("button", name="Ask what is missing").click()
+    page.wait_for_function(SETTLED, timeout=2 * ANSWER_MILLISECONDS)
+    plates = page.locator(".plate[data-key]").evaluate_all(READ)
+    assert {name for name, m in known.items() if m["family"] == family} <= {plate["measure"] for plate in plates}
+    assert not [plate for plate in plates if plate["state"] != "done"]
+    page.wait_for_function(DRAWN)
+    for plate in plates:
+        told = plate["told"]
+        assert "null:" in told or "no null:" in told, told
+        assert "interval:" in told or "no interval:" in told, told
+        assert known[plate["measure"]]["source"] in told, told
+        assert plate["caveats"] >= 1, told
+    assert set(page.evaluate(COLOURS)) == {"#474d58"}
+    page.keyboard.press("t")
+    page.wait_for_function(f"{COLOURS}.every(c => c === '#b9bfca')")
+
+
+def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> None:
+    end = last_steps(services.api)["free"]
+    with httpx.Client(base_url=services.api, timeout=120) as api:
+        for measure in catalogue(services):
+            if measure["sides"]:
+                continue
+            for knob in measure["knobs"]:
+                for value in knob["choices"] or ():
+                    asked = {"measure": measure["name"], "checkpoints": [end], "prompts": "four-tasks"}
+                    told = api.post("/questions", json=asked | {"knobs": {knob["name"]: value}, "only_stored": True})
+                    passes = 0 if told.status_code == 200 else told.json()["cost"]["passes"]
+                    assert passes == 0, (measure["name"], knob["name"], value)
+
+
+def test_a_turned_knob_changes_the_figure_and_the_log_of_jobs_shows_no_pass(page: Page, services: Services) -> None:
+    end = last_steps(services.api)["free"]
+    heights = "d => [...d.querySelector('.js-plotly-plot').data[0].z].flatMap(row => [...row])"
+    ready(page, f"/router?a={end}")
+    plate = panel(page, "router_cosine")
+    expect(plate).to_have_attribute("data-state", "done", timeout=ANSWER_MILLISECONDS)
+    before = plate.evaluate(heights)
+    known = {job["id"] for job in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"]}
+    plate.get_by_role("button", name="centred", exact=True).click()
+    page.wait_for_url("**k.router_cosine.form=centred**")
+    expect(plate).not_to_have_attribute("data-state", "loading")
+    if plate.get_attribute("data-state") == "not-asked":
+        expect(plate).to_contain_text("Needs no model run")
+        plate.get_by_role("button", name="Ask").click()
+    expect(plate).to_have_attribute("data-state", "done", timeout=ANSWER_MILLISECONDS)
+    page.wait_for_function(DRAWN)
+    assert not np.allclose(before, plate.evaluate(heights), equal_nan=True)
+    new = [j for j in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"] if j["id"] not in known]
+    assert not [job["stage"] for job in new if "tokens" in job["stage"]]
