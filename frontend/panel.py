@@ -19,6 +19,8 @@ from frontend.readings import caution, sentence, sentence_of_runs
 from frontend.scales import Scale
 from frontend.views import Side
 
+HEAD = 7
+"""Letters of knobs that a head holds beside its title, for each of the page's twelve columns."""
 GRAPH: Any = {
     "config": {
         "displaylogo": False,
@@ -61,8 +63,10 @@ class Panel:
 
     @property
     def in_head(self) -> int:
-        """So many knobs stand in the head; more would push the title away."""
-        return 1 if self.place.span < 6 else 2
+        """So many knobs stand in the head; more would push the title away, or the menu onto a line of its own."""
+        told = [k for k in self.measure.get("knobs", ()) if k["name"] not in self.place.knobs][:2]
+        width = sum(len(str(c)) + 2 for k in told for c in k["choices"] or (k["name"],))
+        return 1 if self.place.span < 6 or width > HEAD * self.place.span else 2
 
     @property
     def title(self) -> str:

@@ -30,7 +30,7 @@ def draw(sides: Sequence[Side]) -> go.Figure:
     shades = _shades(len(lines))
     for column, name in enumerate(lines):
         _line(figure, x, values[:, column], (f"{answer.axes[-1].name} {name}", shades[column]), steps)
-    _ends(figure, x[-1], values[-1], lines, shades)
+    _ends(figure, x[-1], values[-1], lines)
     at, texts = sparse(tuple(f"{int(s):,}" if s.isdigit() else s for s in steps), 10)
     figure.update_xaxes(tickvals=at, ticktext=texts, title_text=answer.axes[0].name, range=[-0.3, len(steps) - 0.7])
     figure.update_yaxes(title_text=answer.unit.split(" (")[0])
@@ -55,11 +55,11 @@ def _line(figure: go.Figure, x: np.ndarray, y: np.ndarray, look: tuple[str, str]
     )
 
 
-def _ends(figure: go.Figure, x: float, y: np.ndarray, lines: Sequence[str], shades: Sequence[str]) -> None:
+def _ends(figure: go.Figure, x: float, y: np.ndarray, lines: Sequence[str]) -> None:
     known = [i for i in range(len(lines)) if np.isfinite(y[i])]
     if len(known) > 12 or not known:
         return
     extent = float(np.ptp(y[known])) or 1.0
     heights = spread([float(y[i]) for i in known], max(extent, 0.2 * float(np.abs(y[known]).max())) * 0.07)
     for i, height in zip(known, heights, strict=True):
-        label(figure, float(x), height, lines[i], shades[i], xshift=10)
+        label(figure, float(x), height, lines[i], T["ink-2"], xshift=10)
