@@ -180,8 +180,8 @@ def _with_a_spectrum(batch):
 
 
 def _prompt_length(measure):
-    """12 tokens, or as few as 64 prompts can have that all fit into the samples of a layer: a full one says no more."""
-    specs = [spec for name in measure.statistics for spec in get_statistic(name).groups.get("sample", {}).values()]
+    """12 tokens, or as few as 64 prompts can have that all fit into a layer's sample: a full one says no more."""
+    specs = get_statistic(measure.statistics[0]).groups.get("sample", {}).values()
     return min([12] + [spec.axes[1] // 64 for spec in specs if spec.axes[1] != "expert"])
 
 
