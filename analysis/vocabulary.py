@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,16 +16,17 @@ from analysis.statistic import State
 
 Which = Literal["input", "next", "predicted"]
 COLUMN = {"input": "token", "next": "next", "predicted": "predicted"}
-DRAWS, FEWEST_DRAWS, COUNTED = 199, 39, 2e8
+DRAWS, FEWEST_DRAWS, COUNTED = 99, 39, 2e8
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens whose id occurs often enough: the id's place among those kept, and the first expert in each layer.
+    """Tokens whose id occurs often enough: prompt, the id's place among those kept, the first expert in each layer.
 
     The expert is E, one more than there are, where the token chose identity experts only.
     """
 
+    prompt: Int[Tensor, " token"]
     id: Int[Tensor, " token"]
     expert: Int[Tensor, "token layer"]
     ids: int
@@ -38,6 +39,10 @@ class Vocabulary:
         cell = (torch.arange(layers) * self.ids + ids[:, None]) * width + self.expert
         counts = torch.bincount(cell.flatten(), minlength=layers * self.ids * width)
         return counts.view(layers, self.ids, width)[..., : self.experts]
+
+    def told_apart(self, codes: Int[Tensor, " prompt"], categories: int) -> Vocabulary:
+        """The same tokens, an id in prompts of one category being another id than in those of another."""
+        return replace(self, id=self.id * categories + codes[self.prompt], ids=self.ids * categories)
 
 
 def vocabulary(routes: State, which: Which, min_count: int) -> Vocabulary:
@@ -65,9 +70,20 @@ def vocabulary(routes: State, which: Which, min_count: int) -> Vocabulary:
     indices, weights = routes["indices"][kept].long(), routes["weights"][kept].float()
     real = torch.where(indices < experts, weights.nan_to_num(nan=-1.0), -2.0)
     best = real.argmax(-1, keepdim=True)
-    return Vocabulary(
-        number[place][kept], indices.gather(-1, best)[..., 0].clamp(max=experts), int(often.sum()), experts
-    )
+    first = indices.gather(-1, best)[..., 0].clamp(max=experts)
+    return Vocabulary(routes["prompt"][kept], number[place][kept], first, int(often.sum()), experts)
+
+
+def draws_of(words: Vocabulary) -> int:
+    """How many shuffled worlds are worth their time.
+
+    Returns:
+        `DRAWS`, fewer for many tokens, at least `FEWEST_DRAWS`.
+
+    Source:
+        Ours.
+    """
+    return int(min(DRAWS, max(FEWEST_DRAWS, COUNTED // max(1, words.expert.numel()))))
 
 
 def shuffled_tables(
@@ -86,8 +102,7 @@ def shuffled_tables(
     Source:
         Fisher 1935: which id stands where says nothing once ids are shuffled, the loads of experts stay.
     """
-    tokens, layers = words.expert.shape
-    draws = int(min(DRAWS, max(FEWEST_DRAWS, COUNTED // max(1, tokens * layers))))
+    tokens, draws = len(words.id), draws_of(words)
 
     def worlds() -> Iterator[Tensor]:
         for _ in range(draws):

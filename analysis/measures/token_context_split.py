@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from analysis.effect import shuffled
 from analysis.measure import Chance, Values, measure
 from analysis.result import Axis, Reason
 from analysis.statistic import State
-from analysis.vocabulary import shuffled_tables, vocabulary
+from analysis.vocabulary import Vocabulary, draws_of, shuffled_tables, vocabulary
 
 Correction = Literal["miller_madow", "none"]
 
@@ -69,15 +70,36 @@ def null(token_routes: State, *, correction: Correction, min_count: int, generat
 
     Returns:
         Mean and central 95 % band per layer and part; the mean of the first is what the correction leaves of the bias.
+        Facts: the bits that the prompt's category tells beyond the id, over what shuffled categories tell, and their p:
+        the part of the context that is the category, too low where ids and categories go together.
 
     Source:
-        Fisher 1935.
+        Fisher 1935; p = (1 + draws at least as large) / (1 + draws).
     """
     words = vocabulary(token_routes, "input", min_count)
     if not words.ids:
         return Reason(f"no id occurs {min_count} times")
     mean, low, high, draws = shuffled_tables(words, lambda tables: _split(tables, correction), generator)
-    return Chance(mean, low, high, f"{draws} random deals of {words.ids} ids to {len(words.id):,} tokens")
+    how = f"{draws} random deals of {words.ids} ids to {len(words.id):,} tokens"
+    return Chance(mean, low, high, how, _category(words, token_routes.prompts.categories, correction, generator))
+
+
+def _category(
+    words: Vocabulary, categories: tuple[str, ...], correction: Correction, generator: torch.Generator
+) -> dict[str, float]:
+    names = sorted(set(categories))
+    if len(names) < 2:
+        return {}
+    codes = torch.tensor([names.index(c) for c in categories])
+    # Whole prompts change their label: tokens of one prompt are alike.
+    labels = torch.cat([codes[None], shuffled(codes, draws_of(words), generator)])
+    left = [_split(words.told_apart(row, len(names)).tables(), correction)[:, 1].nanmean() for row in labels]
+    # What the id alone leaves open is the same in all draws.
+    told = -torch.stack(left)
+    return {
+        "bits from the category beyond the id, over shuffled ones": float(told[0] - told[1:].mean()),
+        "permutation p of the category": float((told >= told[0] - 1e-12).double().mean()),
+    }
 
 
 def _split(tables: Int[Tensor, "layer id expert"], correction: Correction) -> Float[Tensor, "layer part"]:

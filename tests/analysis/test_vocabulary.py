@@ -104,7 +104,7 @@ def test_both_parts_add_up_to_the_entropy_of_the_expert(world):
 
 def test_correction_takes_out_most_of_what_few_tokens_add(world):
     side = side_of(world.routes(8, lengths=(15,) * 16), world)
-    # On shuffled ids, averaged over 199 of them, all that is left is bias.
+    # On shuffled ids, averaged over 99 of them, all that is left is bias.
     biased, corrected = (evaluate(SPLIT, side, {"correction": c}).null.mean[:, 0] for c in ("none", "miller_madow"))
     assert biased.min() > 0.15
     assert np.abs(corrected).max() < 0.2 * biased.min()
@@ -139,3 +139,29 @@ def test_identity_experts_are_nobody_s_first_choice(world):
     np.testing.assert_array_equal(np.isnan(result.values), [False, True, False])
     np.testing.assert_array_equal(result.values[[0, 2]], 1)
     assert "NaN: a layer that chose identity experts only." in result.caveats
+
+
+BEYOND, ITS_P = "bits from the category beyond the id, over shuffled ones", "permutation p of the category"
+
+
+def test_a_category_that_turns_the_ids_round_tells_a_bit_beyond_them(world):
+    """Every id goes to one of two experts of its own, by category: of the 1 bit left open the category decides all."""
+    batch = world.routes(lengths=(60,) * 16)
+    second = torch.tensor([c == "b" for c in batch.prompts.categories])[batch.keys.prompt]
+    first = (batch.keys.token % 3 + 3 * second).expand(3, -1)
+    batch = dataclasses.replace(batch, indices=torch.stack([first, (first + 1) % 6], -1))
+    result = evaluate(SPLIT, side_of(batch, world), {})
+    np.testing.assert_allclose(result.values[:, 1], 1, atol=0.05)
+    # Shuffled categories of sixteen prompts still tell a little of the true ones.
+    assert 0.85 < result.facts[BEYOND] < 1
+    assert result.facts[ITS_P] == 1 / 100
+
+
+def test_a_category_that_only_changes_the_words_tells_nothing_beyond_them(world):
+    batch = by_token(world, (60,) * 16)
+    second = torch.tensor([c == "b" for c in batch.prompts.categories])[batch.keys.prompt]
+    keys = dataclasses.replace(batch.keys, token=torch.where(second, batch.keys.token + 12, batch.keys.token))
+    result = evaluate(SPLIT, side_of(dataclasses.replace(batch, keys=keys), world), {})
+    assert result.facts[BEYOND] == pytest.approx(0, abs=1e-9)
+    blind = evaluate(SPLIT, side_of(world.routes(11, lengths=(60,) * 16), world), {})
+    assert blind.facts[ITS_P] > 0.05 and abs(blind.facts[BEYOND]) < 0.02
