@@ -17,8 +17,8 @@ from backend.runners.messages import EvaluateTask, Loaded, Message, Progress, Re
 from backend.runners.residents import Residents
 from backend.store.arrays import Arrays, Artifact
 
-REMEMBERED = 32
-"""Merged states kept in memory, so that turning a knob reads no file."""
+REMEMBERED_BYTES = 2 << 30
+"""Merged states kept in memory, the latest first, so that turning a knob reads no file."""
 
 
 class Merged:
@@ -33,7 +33,7 @@ class Merged:
         key = (statistic, *(file.digest for file in files))
         if key not in self._kept:
             self._kept[key] = _merge(statistic, [self._read(file) for file in files])
-            if len(self._kept) > REMEMBERED:
+            while len(self._kept) > 1 and sum(map(_bytes, self._kept.values())) > REMEMBERED_BYTES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
@@ -75,6 +75,10 @@ def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merge
 
 def _slots(asked: Measure) -> tuple[str, ...]:
     return tuple(name for name in asked.reads if name in SLOTS)
+
+
+def _bytes(state: State) -> int:
+    return sum(array.numel() * array.element_size() for array in state.arrays.values())
 
 
 def _merge(name: str, states: list[State]) -> State:

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, SwitchTransformersConfig
 
 from analysis.errors import GeometryError, NoExperts, UnknownName
 from analysis.expert import Expert
+from analysis.slots import Layered
 from backend.adapters import AdapterLies, Anatomy, Unsupported, adapt
 from backend.adapters.block import TOLERANCE, tally
 from backend.adapters.fused import FusedLayer
@@ -79,6 +80,18 @@ def test_weight_slots_have_their_declared_axes(family: str) -> None:
     for name, size in (sizes | {"down_weight": (e, d, h)}).items():
         assert anatomy.weights(name).shape == (layers, *size)
         torch.testing.assert_close(anatomy.weights(name, layer=0), anatomy.weights(name)[0], equal_nan=True)
+
+
+def test_the_experts_matrices_come_one_layer_at_a_time_and_are_the_stacked_ones(family: str) -> None:
+    anatomy = adapt(tiny_moe.build(tiny_moe.FAMILIES[family]))
+    for name in ("gate_weight", "up_weight", "down_weight"):
+        slot, stacked = anatomy.slot(name), anatomy.weights(name)
+        assert not isinstance(slot, Tensor) and isinstance(slot, Layered) and len(slot) == len(stacked)
+        for layer in range(len(slot)):
+            assert torch.equal(slot[layer], stacked[layer]) and not slot[layer].requires_grad
+        with pytest.raises(IndexError):
+            slot[len(slot)]
+    assert torch.equal(torch.as_tensor(anatomy.slot("router_weight")), anatomy.weights("router_weight"))
 
 
 def test_a_router_bias_is_read_where_there_is_one_and_nan_where_there_is_none() -> None:

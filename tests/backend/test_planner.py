@@ -143,3 +143,13 @@ def test_a_dearer_pass_is_priced_dearer(monkeypatch: pytest.MonkeyPatch) -> None
         ).price.memory_bytes
     assert price["gate"] - price["layers"] == planner.GATE_BYTES
     assert price["backward"] > price["layers"]
+
+
+def test_what_is_large_is_kept_only_where_it_is_asked_for() -> None:
+    olmoe = replace(CHECKPOINT, moe_layers=16, layers=16, experts=64, top_k=8, model=2048, hidden=1024)
+    [side] = planner.plan(ask("expert_load", [olmoe], words(16)), Kept()).sides
+    kept = {name for work in side.missing for name in work.statistics}
+    assert {"prompt_counts", "coactivation_counts", "router_sums", "contribution_sums"} <= kept
+    assert "routed_rows" not in kept and "centroid_sums" not in kept
+    [side] = planner.plan(ask("grassmann_distance", [olmoe], words(16)), Kept()).sides
+    assert all("routed_rows" in work.statistics and "prompt_counts" in work.statistics for work in side.missing)
