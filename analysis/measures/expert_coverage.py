@@ -44,7 +44,8 @@ def expert_coverage(
 
     `tokens`: sum_e P(Binomial(N, p_e) < enough), with p_e the share of tokens that chose expert e. `prompts`: of P
     prompts, m taken at random; sum_e P(Hypergeometric(P, P_e, m) < enough), with P_e the prompts that chose e, which
-    for `enough` = 1 is sum_e C(P - P_e, m) / C(P, m). Between whole prompts it is interpolated.
+    for `enough` = 1 is sum_e C(P - P_e, m) / C(P, m). Between whole prompts it is interpolated. Once, and half an
+    expert missing, are choices: no source names any.
 
     Returns:
         One number per layer, in tokens or prompts. NaN where an expert was never seen, or P prompts do not suffice.

@@ -45,7 +45,8 @@ def load_violation(
     Caveat:
         A finite sample of perfectly balanced routing is not 0: read it against the floor, which falls with the number
         of tokens. MaxVio of a batch and of a whole validation set are different numbers: prompt by prompt it is
-        larger, and its floor too.
+        larger, and its floor too. The interval of an extreme is a little narrow: in simulations (8 experts, 64 prompts
+        of 40 tokens, from nearly balanced to 0.6) it held the value of endless prompts 91 to 95 % of the time.
     """
     counts = layer_counts(prompt_counts, count)
     values = violation(prompt_counts[count], which).nanmean(0) if over == "prompts" else violation(counts, which)

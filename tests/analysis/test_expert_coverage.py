@@ -100,6 +100,18 @@ def test_bursts_need_more_prompts_than_blind_routing(world):
     assert result.values[0] > float(result.null.high)
 
 
+@pytest.mark.parametrize("enough", [1, 3])
+def test_the_floor_in_prompts_is_that_of_blind_prompts_really_routed(enough, world):
+    null = asked(world, skewed((6,) * 40), (6,) * 40, by="prompts", enough=enough).null
+    drawn = []
+    for seed in range(60):
+        blind = torch.randint(0, 6, (240, 1), generator=torch.Generator().manual_seed(seed))
+        drawn.append(asked(world, blind, (6,) * 40, by="prompts", enough=enough).values[0])
+    assert float(null.mean) == pytest.approx(np.mean(drawn), rel=0.02)
+    inside = np.mean([float(null.low) <= value <= float(null.high) for value in drawn])
+    assert inside >= 0.85
+
+
 def test_knobs_out_of_range_are_refused(world):
     for knobs in ({"enough": 0}, {"missing": 0.0}):
         with pytest.raises(BadKnob, match="right: enough of at least 1"):

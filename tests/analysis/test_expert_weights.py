@@ -74,6 +74,16 @@ def test_experts_that_look_along_their_own_row_recognise_themselves(world):
     assert asked(world, "router_gate_response", slots, matrix="up").facts["mean diagonal"] < 3
 
 
+def test_rows_may_find_their_experts_while_experts_do_not_find_their_rows(world):
+    """Expert 0 sees direction 0 alone; expert 1 sees it three times as strongly as its own direction 1."""
+    gate = torch.tensor([[[1.0, 0, 0], [0, 0, 0]], [[3, 0, 0], [0, 1, 0]]]).double()[None]
+    slots = {"router_weight": torch.eye(3).double()[None, :2], "gate_weight": gate, "up_weight": gate}
+    result = asked(world, "router_gate_response", slots | {"down_weight": gate.mT})
+    np.testing.assert_allclose(result.values[0], [[3, 2.7], [0, 0.3]], rtol=1e-12)
+    assert result.facts["self-recognition of rows"] == 1
+    assert result.facts["self-recognition of experts"] == 0.5
+
+
 def test_unrelated_rows_recognise_experts_at_chance(world):
     found = [asked(world, "router_gate_response", weights(seed)).facts for seed in range(60)]
     rate = np.mean([facts["self-recognition of rows"] for facts in found])
