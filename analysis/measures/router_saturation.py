@@ -88,10 +88,12 @@ def _shared(steps: tuple[Inputs, ...], top1: bool) -> Float[Tensor, "token step 
             )
         if not all(torch.equal(step.token_routes[n], final.token_routes[n]) for n in ("prompt", "position", "token")):
             raise NotComparable(f"step {step.label or '?'} cut the prompts into other tokens than the last")
-    last = chosen[-1][..., None, :]
-    return torch.stack([(one[..., :, None] == last).any(-1).double().mean(-1) for one in chosen], 1)
+    # A table of who is in the final set is read k times, where comparing all pairs would cost k squared.
+    width = max([steps[-1].shape.experts, *(int(one.max()) + 1 for one in chosen if one.numel())])
+    member = torch.zeros(*chosen[-1].shape[:2], width, dtype=torch.bool).scatter_(-1, chosen[-1], True)
+    return torch.stack([member.gather(-1, one).double().mean(-1) for one in chosen], 1)
 
 
 def _chosen(routes: State, top1: bool) -> Int[Tensor, "token layer k"]:
-    indices = routes["indices"]
-    return by_rank(indices.long(), routes["weights"].float())[..., :1] if top1 else indices
+    indices = routes["indices"].long()
+    return by_rank(indices, routes["weights"].float())[..., :1] if top1 else indices
