@@ -26,7 +26,7 @@ DRAWS, FEWEST_DRAWS, PRODUCTS = 99, 19, 1e8
     family="routing",
     source="Avinash 2026, arXiv 2603.11114",
     axes=(),
-    interval="without some prompts both folds and training change: read the spread over folds and the band of chance",
+    interval="leaving prompts out changes folds and training together; the spread over folds is a fact",
     slow=True,
 )
 def signature_classifier(
