@@ -48,9 +48,12 @@ def mean_jacobians(
     """
     names = ("gate", "up") if over == "served" else ("common_gate", "common_up")
     tokens = token_counts(slope_sums, over)[..., None]
-    gate, up = (slope_sums[name].sum(0) / tokens for name in names)
+    gate, up = (slope_sums[name].sum(0) for name in names)
+    # Experts without a gate have slopes of 0 by it, and no gate to read: asking for it would be refused.
+    gated = bool(gate.any())
     for layer in range(len(slope_sums.shape.layers)):
-        yield of_layer(weights, (gate, up), layer)
+        slots = weights if gated else (None, *weights[1:])
+        yield of_layer(slots, (gate / tokens if gated else None, up / tokens), layer)
 
 
 def without_tokens(tokens: Int[Tensor, "*case"], what: str = "expert(s)") -> tuple[str, ...]:

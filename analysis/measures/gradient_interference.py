@@ -43,9 +43,9 @@ def gradient_interference(
         Ours: the closed forms of `analysis.gate_rules`.
 
     Caveat:
-        The model's own coefficient is not read from it: the ratio is proportional to yours. A trained model has a small
-        task gradient, so a large ratio at the end of training is no sign of harm. Balance loss of softmax scores: for a
-        sigmoid router the scores divided by their sum stand in for p, and the pull through that sum is left out.
+        The model's own coefficient is not read from it: the ratio is proportional to yours. So few tokens leave noise
+        in the task's gradient that a training batch averages away: there the ratio is larger. For a sigmoid router the
+        scores divided by their sum stand in for p, and the pull through that sum is left out.
     """
     there = gradient_rows["block"] >= 0
     loads = prompt_counts["selected"].sum(0).double()

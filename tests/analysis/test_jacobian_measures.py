@@ -151,6 +151,32 @@ def test_a_linear_expert_is_linear_and_one_whose_slope_flips_is_its_squared_mean
             assert corrected == pytest.approx((share * n - 1) / (n - 1), abs=1e-12)
 
 
+class NoGate:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, layer):
+        raise AssertionError("experts without a gate were asked for it")
+
+
+def test_experts_without_a_gate_are_compared_without_one(world):
+    own = [dataclasses.replace(e, gate=None) for e in random_experts(phi=lambda _, up: up.relu().square())]
+    x = world.layers(lengths=(20,) * 16)[1]
+    rows = common_tokens(x)[0]
+    flat = torch.stack([e.mean_jacobian(x.expert_input.double()[rows]).flatten() for e in own])
+    batches = [
+        dataclasses.replace(b, experts=own, gate_in=None, expert_input=b.expert_input.double())
+        for b in world.layers(lengths=(20,) * 16)
+    ]
+    weights = {f"{p}_weight": torch.stack([getattr(e, p) for e in own]).expand(3, -1, -1, -1) for p in ("up", "down")}
+    states = {"slope_sums": world.state_of("slope_sums", batches)}
+    side = Inputs(batches[0].shape, states, weights | {"gate_weight": NoGate()})
+    expected = F.cosine_similarity(flat[:, None], flat[None], dim=-1)
+    np.testing.assert_allclose(asked("jacobian_alignment", side).values[1], expected.numpy(), atol=1e-12)
+    for name in ("jacobian_linear_share", "jacobian_spectrum"):
+        assert np.isfinite(asked(name, side).values).all()
+
+
 def test_a_mean_over_no_tokens_and_over_one_token_is_nan_with_a_reason(world):
     side, batches = planted(world, random_experts())
     one = common_tokens(batches[0])[0][:1]
