@@ -179,6 +179,18 @@ def test_a_pass_with_gradients_routes_alike_and_leaves_nothing_behind(family: st
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == 0
 
 
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
+def test_half_precision_gives_all_of_it_within_its_rounding(family: str, implementation: str) -> None:
+    half = captured(built(family, implementation).bfloat16(), *EVERYTHING)
+    for batch in half:
+        assert batch.experts is not None and batch.up_in is not None and batch.task_gradient is not None
+        assert batch.up_in.dtype == torch.bfloat16 and batch.experts[0].up.dtype == torch.bfloat16
+        assert batch.task_gradient.dtype == torch.float32 and batch.task_gradient.isfinite().all()
+        token, slot = (batch.indices == batch.indices[0, 0]).nonzero(as_tuple=True)
+        up = batch.experts[int(batch.indices[0, 0])].preactivations(batch.expert_input[token])[1]
+        torch.testing.assert_close(batch.up_in[token, slot], up, rtol=2e-2, atol=2e-2)
+
+
 def test_a_token_without_a_next_has_no_gradient_and_the_rest_have_some() -> None:
     for batch in captured(built("olmoe"), "backward"):
         assert batch.task_gradient is not None
