@@ -1,5 +1,6 @@
 """The measure that analysis/README.md shows is one: dropped into the folder as printed, it is found and answers."""
 
+import dataclasses
 import importlib
 import re
 import sys
@@ -45,7 +46,7 @@ def test_the_measure_shown_in_the_readme_is_found_and_answers_with_null_and_inte
     # Standard deviation of the counts over the mean count of 16 prompts of 12 tokens, 2 of 6 experts each.
     counts = world.inputs_for(shown)[0].prompt_counts["selected"].sum(0).double().numpy()
     np.testing.assert_allclose(result.values, counts.std(-1, ddof=1) / 64, rtol=1e-12)
-    soft = evaluate(shown, world.inputs_for(shown, shape=analysis.slots.Shape(("1", "2", "3"), 6, 6, 5, 4)), {})
+    soft = evaluate(shown, world.inputs_for(shown, shape=dataclasses.replace(world.SHAPE, top_k=6)), {})
     assert np.isnan(soft.values).all() and isinstance(soft.interval, Reason)
 
 
