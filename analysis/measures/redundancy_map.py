@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.centroids import Centroid, centroids
+from analysis.centroids import centroids
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.errors import BadKnob
 from analysis.jacobians import Method, alignment
+from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angles
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_directions
-from analysis.result import Axis, Reason
+from analysis.result import Axis
 from analysis.slopes import mean_jacobians, token_counts, without_tokens
 from analysis.slots import Layered
 from analysis.statistic import State
+from analysis.subspaces import bases, cut, row_counts, why_nan
+
+Representation = Literal["subspace overlap", "centroid cosine"]
 
 NAMED = 5
+AXES = 10
+"""Principal axes of an expert's inputs that the overlap compares: a guess, as in `subspace_overlap`."""
+
 _PAIRS = 20_000
+_SUBSPACES = 2000
 
 
 @measure(
     title="Redundancy map",
     question="Which pairs of experts do the same thing, and which only see the same tokens?",
-    unit="cosines (-1 to 1)",
+    unit="y: cosine (-1 to 1); x: share of directions (0 to 1) or cosine",
     family="function",
     source="Liu 2026, arXiv 2605.16349: overlapping representations are no redundancy, so both are asked; the map and "
     "its threshold are ours",
@@ -37,23 +46,26 @@ _PAIRS = 20_000
 def redundancy_map(
     slope_sums: State,
     centroid_sums: State,
+    routed_rows: State,
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
     *,
-    centroid: Centroid = "centred",
+    representation: Representation = "subspace overlap",
     layer: int = -1,
     threshold: float = 0.5,
     method: Method = "auto",
 ) -> Values:
-    """One point per pair of experts of a layer: how alike their tokens are (x) and what they do to them (y).
+    """One point per pair of experts of a layer: how alike what reaches them is (x) and what they do to it (y).
 
-    x is the cosine between the centroids of the tokens they served; y the Jacobian alignment over the common tokens.
-    `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first, layer by layer.
-    A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside it.
+    x: `subspace overlap` of the first ten principal axes of their weighted inputs, from equally many sampled rows, or
+    `centroid cosine` of the mean tokens they served, minus the mean of all tokens. y: Jacobian alignment over the
+    common tokens. `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first,
+    layer by layer. A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside
+    it.
 
     Returns:
-        Pair by coordinate, -1 to 1. NaN where an expert has no tokens.
+        Pair by coordinate, -1 to 1. NaN where an expert has too few tokens.
 
     Raises:
         BadKnob: If there is no such layer or `threshold` is not between -1 and 1.
@@ -69,7 +81,7 @@ def redundancy_map(
     if not -1 <= layer < len(labels) or not -1 <= threshold <= 1:
         raise BadKnob(f"layer={layer}, threshold={threshold}; layers are 0 to {len(labels) - 1} or -1 for all of them")
     weights = (gate_weight, up_weight, down_weight)
-    near = off_diagonal(row_cosines(centroids(centroid_sums, centroid), "raw"))
+    near, unknown = _near(centroid_sums, routed_rows, representation)
     points, names = [], []
     first, second = torch.triu_indices(slope_sums.shape.experts, slope_sums.shape.experts, 1).tolist()
     for row, jacobians in enumerate(mean_jacobians(slope_sums, weights, "common")):
@@ -79,48 +91,66 @@ def redundancy_map(
             points.append(torch.stack([near[row], alike], -1)[order])
             names += [f"{labels[row]}/E{first[pair]}-E{second[pair]}" for pair in order]
     plane = torch.cat(points)
-    axes = (Axis("pair", tuple(names)), Axis("coordinate", (f"{centroid} centroid cosine", "Jacobian alignment")))
-    caveats = without_tokens(centroid_sums["served"].sum(0)) or without_tokens(token_counts(slope_sums, "common"))
+    axes = (Axis("pair", tuple(names)), Axis("coordinate", (representation, "Jacobian alignment")))
+    caveats = unknown or without_tokens(token_counts(slope_sums, "common"))
     flat = ("NaN: a centroid or a mean Jacobian of 0 has no direction.",) if bool(plane.isnan().any()) else ()
-    return Values(plane, axes, caveats or flat, _candidates(plane, names, threshold))
+    return Values(plane, axes, caveats or flat, _candidates(plane, names, threshold, representation))
 
 
 @redundancy_map.chance
 def null(
     slope_sums: State,
     centroid_sums: State,
+    routed_rows: State,
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
     *,
-    centroid: Centroid,
+    representation: Representation,
     layer: int,
     threshold: float,
     method: Method,
     generator: torch.Generator,
-) -> Chance | Reason:
-    """x: blind routing; y: independent random experts.
+) -> Chance:
+    """x: random subspaces, or centroids under blind routing; y: independent random experts.
 
     Centred centroids of blindly drawn tokens point apart like random directions minus their mean.
 
     Returns:
-        Cosines: mean and 95 % band per coordinate, the same for all pairs.
+        Mean and 95 % band per coordinate, the same for all pairs.
 
     Source:
         Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d.
     """
     experts, model = slope_sums.shape.experts, slope_sums.shape.model
-    if centroid != "centred":
-        return Reason(f"{centroid} centroids share the mean of all tokens: their cosine has no chance value")
     draws = max(1, 2 * _PAIRS // (experts * (experts - 1)))
-    drawn = off_diagonal(row_cosines(random_directions(draws, experts, model, generator), "centred")).flatten()
+    if representation == "centroid cosine":
+        drawn = off_diagonal(row_cosines(random_directions(draws, experts, model, generator), "centred")).flatten()
+    else:
+        axes = cut(row_counts(routed_rows), AXES, model, matched=True).axes
+        drawn = overlap(random_angles(axes, model, _SUBSPACES, generator))
     x = (drawn.mean(), *central_band(drawn))
     y = (torch.tensor(number, dtype=torch.float64) for number in (0.0, -1.96 / model, 1.96 / model))
     centre, low, high = (torch.stack(both) for both in zip(x, y, strict=True))
-    return Chance(centre, low, high, f"blind routing ({len(drawn):,} pairs drawn); independent random experts")
+    what = "random subspaces" if representation == "subspace overlap" else "centroids of blind routing"
+    return Chance(centre, low, high, f"{len(drawn):,} pairs of {what}; independent random experts")
 
 
-def _candidates(plane: Float[Tensor, "pair 2"], names: list[str], threshold: float) -> dict[str, int | float | str]:
+def _near(
+    centroid_sums: State, routed_rows: State, representation: Representation
+) -> tuple[Float[Tensor, "layer pair"], tuple[str, ...]]:
+    """How alike what reaches two experts is, and why it is unknown where it is."""
+    if representation == "centroid cosine":
+        found = off_diagonal(row_cosines(centroids(centroid_sums, "centred"), "raw"))
+        return found, without_tokens(centroid_sums["served"].sum(0))
+    size = cut(row_counts(routed_rows), AXES, routed_rows.shape.model, matched=True)
+    shared = all_pair_overlaps(bases(routed_rows, size, "scaled"))
+    return off_diagonal(shared), why_nan(~shared.diagonal(dim1=-2, dim2=-1).isnan(), size)
+
+
+def _candidates(
+    plane: Float[Tensor, "pair 2"], names: list[str], threshold: float, representation: Representation
+) -> dict[str, int | float | str]:
     alike = plane[:, 1].nan_to_num(-math.inf)
     facts: dict[str, int | float | str] = {
         "pairs": int((~plane.isnan().any(-1)).sum()),
@@ -129,5 +159,5 @@ def _candidates(plane: Float[Tensor, "pair 2"], names: list[str], threshold: flo
     for rank, pair in enumerate(alike.argsort(descending=True, stable=True)[:NAMED].tolist()):
         if alike[pair] >= threshold:
             near, same = plane[pair].tolist()
-            facts[f"candidate {rank + 1}"] = f"{names[pair]}: alignment {same:.2f}, centroid cosine {near:.2f}"
+            facts[f"candidate {rank + 1}"] = f"{names[pair]}: alignment {same:.2f}, {representation} {near:.2f}"
     return facts

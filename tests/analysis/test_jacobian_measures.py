@@ -13,7 +13,6 @@ from analysis.errors import BadKnob
 from analysis.expert import Expert
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
-from analysis.result import Reason
 
 HIDDEN, MODEL = 4, 5
 WEIGHTS = ("gate_weight", "up_weight", "down_weight")
@@ -40,7 +39,7 @@ def planted(world, own, change=lambda batch: batch, seed=0, shape=None):
         more = {"expert_input": x, "router_input": x, "gate_in": gate_in, "up_in": up_in}
         batches.append(change(dataclasses.replace(batch, experts=own, **more)))
     weights = {f"{p}_weight": torch.stack([getattr(e, p) for e in own]).expand(3, -1, -1, -1) for p in PARTS}
-    names = ("slope_sums", "output_sums", "centroid_sums")
+    names = ("slope_sums", "output_sums", "centroid_sums", "routed_rows")
     return Inputs(batches[0].shape, {n: world.state_of(n, batches) for n in names}, weights), batches
 
 
@@ -249,7 +248,8 @@ def test_right_angles_are_half_way(world):
     np.testing.assert_allclose(found[:, 0::2][:, :, 1::2], 0.5, atol=1e-12)
 
 
-def test_the_map_names_the_copy_and_not_those_that_only_share_tokens(world):
+@pytest.mark.parametrize("representation", ["subspace overlap", "centroid cosine"])
+def test_the_map_names_the_copy_and_not_those_that_only_share_tokens(world, representation):
     own = random_experts()
     own[4] = own[1]
 
@@ -259,10 +259,11 @@ def test_the_map_names_the_copy_and_not_those_that_only_share_tokens(world):
         indices = pair[torch.arange(len(batch.keys)) % 3]
         served = torch.ones_like(batch.served)
         gate_in, up_in = world.preactivations(own, batch.expert_input, indices, served)
-        return dataclasses.replace(batch, indices=indices, served=served, gate_in=gate_in, up_in=up_in)
+        same = {"weights": torch.full_like(batch.weights, 0.5), "served": served}
+        return dataclasses.replace(batch, indices=indices, gate_in=gate_in, up_in=up_in, **same)
 
     side, _ = planted(world, own, together)
-    found = asked("redundancy_map", side)
+    found = asked("redundancy_map", side, representation=representation)
     names = list(found.axes[0].labels)
     assert len(names) == 45 and found.values.shape == (45, 2)
     copy = found.values[names.index("2/E1-E4")]
@@ -275,19 +276,23 @@ def test_the_map_names_the_copy_and_not_those_that_only_share_tokens(world):
         assert (np.diff(found.values[start : start + 15, 1]) <= 0).all()
 
 
-def test_the_map_agrees_with_the_measures_it_is_made_of(world):
+@pytest.mark.parametrize("representation", ["subspace overlap", "centroid cosine"])
+def test_the_map_agrees_with_the_measures_it_is_made_of(world, representation):
     side, _ = planted(world, random_experts())
-    rows = dataclasses.replace(side, weights={"router_weight": torch.randn(3, 6, MODEL)})
-    found, alignment = asked("redundancy_map", side, layer=1), asked("jacobian_alignment", side).values
-    assert get("router_centroid_cosine").function(rows.centroid_sums, rows.router_weight).values.shape == (3, 6, 6)
-    for name, (_, same) in zip(found.axes[0].labels, found.values, strict=True):
+    found = asked("redundancy_map", side, layer=1, representation=representation)
+    same = asked("jacobian_alignment", side).values[1]
+    near = asked("subspace_overlap", side).values[1]
+    if representation == "centroid cosine":
+        sums = {name: side.centroid_sums[name].sum(0)[1] for name in ("input", "served", "seen_input", "seen")}
+        mean = sums["input"] / sums["served"][:, None] - sums["seen_input"] / sums["seen"]
+        near = F.cosine_similarity(mean[:, None], mean[None], dim=-1).numpy()
+    for name, (x, y) in zip(found.axes[0].labels, found.values, strict=True):
         first, second = (int(e) for e in name.removeprefix("2/E").split("-E"))
-        assert same == pytest.approx(alignment[1, first, second], abs=1e-12)
+        assert (x, y) == pytest.approx((near[first, second], same[first, second]), abs=1e-12)
 
 
-def test_the_map_refuses_what_is_not_there_and_gives_no_null_to_shared_means(world):
+def test_the_map_refuses_what_is_not_there(world):
     side, _ = planted(world, random_experts())
     for knobs in ({"layer": 3}, {"layer": -2}, {"threshold": 1.5}):
         with pytest.raises(BadKnob, match="layers are 0 to 2"):
             asked("redundancy_map", side, **knobs)
-    assert isinstance(asked("redundancy_map", side, centroid="plain").null, Reason)
