@@ -166,8 +166,14 @@ class Answering:
         for message in self._run(task, ticket, ticket.progress):
             if isinstance(message, ResultReady):
                 notes = self._store.notes([key for side in plan.sides for key in side.keys])
-                return replace(message.result, caveats=(*message.result.caveats, *_few(notes)))
+                tokens = message.result.tokens or max((self._tokens(question, side) for side in plan.sides), default=0)
+                return replace(message.result, tokens=tokens, caveats=(*message.result.caveats, *_few(notes)))
         raise TaskFailed(f"{question.measure.name} ended without a result.")
+
+    def _tokens(self, question: Question, side: planner.Side) -> int:
+        """Tokens behind one side, for measures whose statistics keep no count of them; the keys go shard by shard."""
+        statistics = len(question.measure.statistics)
+        return self._store.tokens(list(side.keys[::statistics])) if statistics else 0
 
     def _run(self, task: Task, ticket: Ticket, told: Callable[[Progress], None]) -> Iterator[Message]:
         ticket.task = task.id

@@ -128,6 +128,11 @@ class Store:
         said = [note for (meta,) in self._database.rows(query, [keys]) for note in json.loads(meta).get("notes", ())]
         return list(dict.fromkeys(said))
 
+    def tokens(self, keys: list[str]) -> int:
+        """How many tokens were run for these states, one key a shard."""
+        query = "SELECT sum(CAST(meta->>'tokens' AS BIGINT)) FROM states WHERE key IN (SELECT unnest(?))"
+        return int(self._database.rows(query, [keys])[0][0] or 0)
+
     def get_state(self, key: str) -> State | None:
         """The state, or None: never kept, or its file is gone or damaged."""
         artifact = self._artifact("states", key)
