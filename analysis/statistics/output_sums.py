@@ -62,7 +62,8 @@ def _of_served(batch: LayerBatch) -> dict[str, Tensor]:
     served = torch.bincount(cell, minlength=BLOCKS * experts).view(BLOCKS, experts)
     outputs = []
     for index, expert in enumerate(batch.experts):
-        output = F.linear(sums.view(BLOCKS, experts, hidden)[:, index], expert.down.double())
+        exact = expert.down.to(dtype)
+        output = F.linear(sums.view(BLOCKS, experts, hidden)[:, index].to(dtype), exact).double()
         if expert.down_bias is not None:
             output = output + served[:, index, None] * expert.down_bias.double()
         outputs.append(output)
