@@ -31,18 +31,15 @@ def coactivation_counts(batch: RouteBatch) -> dict[str, Tensor]:
     """
     experts, layers = batch.shape.experts, len(batch.shape.layers)
     blocks = block_of_token(batch.prompts, batch.keys)
-    both = torch.zeros(BLOCKS, layers, experts, experts, dtype=torch.int64, device=blocks.device)
-    ranked = by_rank(batch.indices.long(), batch.weights)
-    for layer, indices in enumerate(batch.indices):
-        # One column more, cut off again: identity experts (index >= E) pair with nobody. Exact in float32 up to 2^24
-        # tokens a batch.
-        chosen = torch.zeros(len(blocks), experts + 1, device=blocks.device)
-        chosen.scatter_(1, indices.long().clamp(max=experts), 1.0)
-        for block in blocks.unique().tolist():
-            rows = chosen[blocks == block, :experts]
-            both[block, layer] = (rows.T @ rows).long()
-    adjacent = _adjacent(ranked, blocks, experts)
-    return {"both": both, "adjacent": adjacent, "tokens": torch.bincount(blocks, minlength=BLOCKS)}
+    tokens, indices = torch.bincount(blocks, minlength=BLOCKS), batch.indices.long()
+    # One column more, cut off again: identity experts (index >= E) pair with nobody. Exact in float32 up to 2^24 tokens
+    # a batch.
+    chosen = torch.zeros(layers, len(blocks), experts + 1, device=blocks.device)
+    chosen = chosen.scatter_(2, indices[:, blocks.argsort()].clamp(max=experts), 1.0)[..., :experts]
+    parts = chosen.split(tokens.tolist(), dim=1)
+    both = torch.stack([(rows.mT @ rows).long() for rows in parts])
+    adjacent = _adjacent(by_rank(indices, batch.weights), blocks, experts)
+    return {"both": both, "adjacent": adjacent, "tokens": tokens}
 
 
 def _adjacent(

@@ -35,15 +35,12 @@ def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
     flat = (cell * experts + batch.indices)[real]
     served = batch.served[real]
 
-    def total(values: Tensor) -> Tensor:
-        return torch.zeros(prompts * layers * experts, dtype=values.dtype, device=values.device).index_add_(
-            0, flat, values
-        )
+    def total(cells: Tensor, values: Tensor | None = None) -> Tensor:
+        return torch.bincount(cells, values, minlength=prompts * layers * experts).view(prompts, layers, experts)
 
-    size = (prompts, layers, experts)
     return {
-        "selected": total(torch.ones_like(flat)).view(size),
-        "served": total(served.long()).view(size),
-        "weights": total(batch.weights[real].double() * served).view(size),
+        "selected": total(flat),
+        "served": total(flat[served]),
+        "weights": total(flat[served], batch.weights[real][served].double()),
         "tokens": torch.bincount(batch.keys.prompt, minlength=prompts),
     }

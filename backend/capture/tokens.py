@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -67,7 +68,8 @@ def encode(tokenizer: Any, prompt: PromptLike, *, chat_template: bool, max_token
         verbose=False,
     )
     ids, offsets = found["input_ids"], found["offset_mapping"]
-    spans = tuple(_span(a - start, b - start, held) for a, b in offsets)
+    first, last = start + held[0], start + held[1]
+    spans = tuple((a - start, b - start) if first <= a < b <= last else NOWHERE for a, b in offsets)
     keep = min(len(ids), max_tokens)
     return Encoded(prompt, tuple(ids[:keep]), spans[:keep], keep, len(ids) - keep)
 
@@ -111,18 +113,24 @@ def prompts_of(batch: Sequence[Encoded]) -> Prompts:
 
 def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor) -> TokenKeys:
     """Keys of all tokens, prompt after prompt: the order in which rows without padding are kept."""
-    device = predicted.device
-    column = lambda values: torch.tensor(values, dtype=torch.long, device=device)  # noqa: E731
-    return TokenKeys(
-        prompt=column([row for row, each in enumerate(batch) for _ in each.ids]),
-        position=column([position for each in batch for position in range(len(each))]),
-        role=column([PROMPT if n < each.given else GENERATED for each in batch for n in range(len(each))]),
-        token=column([token for each in batch for token in each.ids]),
-        next=column([token for each in batch for token in (*each.ids[1:], -1)[: len(each)]]),
-        predicted=predicted,
-        token_class=column([classes.code(t, n) for each in batch for n, t in enumerate(each.ids)]),
-        span=column([span for each in batch for span in each.spans]).reshape(-1, 2),
-    )
+    column = lambda values: torch.tensor(list(values), dtype=torch.long)  # noqa: E731
+    lengths, given = column(map(len, batch)), column(each.given for each in batch)
+    prompt = torch.repeat_interleave(torch.arange(len(batch)), lengths)
+    position = torch.arange(len(prompt)) - (lengths.cumsum(0) - lengths)[prompt]
+    token = column(chain.from_iterable(each.ids for each in batch))
+    following = torch.where(position + 1 < lengths[prompt], token.roll(-1), -1)
+    of_id, which = token.unique(return_inverse=True)
+    kinds = column(classes.code(one) for one in of_id.tolist())[which]
+    keys = {
+        "prompt": prompt,
+        "position": position,
+        "role": torch.where(position < given[prompt], PROMPT, GENERATED),
+        "token": token,
+        "next": following,
+        "token_class": torch.where(position == 0, TOKEN_CLASSES.index("first"), kinds),
+        "span": column(chain.from_iterable(chain.from_iterable(each.spans for each in batch))).reshape(-1, 2),
+    }
+    return TokenKeys(predicted=predicted, **{name: values.to(predicted.device) for name, values in keys.items()})
 
 
 class TokenClasses:
@@ -133,10 +141,8 @@ class TokenClasses:
         self._special = set(tokenizer.all_special_ids)
         self._codes: dict[int, int] = {}
 
-    def code(self, token: int, position: int) -> int:
-        """Index into `TOKEN_CLASSES`."""
-        if position == 0:
-            return TOKEN_CLASSES.index("first")
+    def code(self, token: int) -> int:
+        """Index into `TOKEN_CLASSES`, wherever in a prompt the token stands."""
         if token not in self._codes:
             name = "special" if token in self._special else surface(self._tokenizer.decode([token]))
             self._codes[token] = TOKEN_CLASSES.index(name)
@@ -177,7 +183,3 @@ def _templated(tokenizer: Any, text: str) -> tuple[str, tuple[int, int], int]:
 def _turn(tokenizer: Any, text: str) -> str:
     messages = [{"role": "user", "content": text}]
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-
-def _span(start: int, end: int, held: tuple[int, int]) -> tuple[int, int]:
-    return (start, end) if held[0] <= start < end <= held[1] else NOWHERE
