@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from scipy.linalg import get_blas_funcs
+from jaxtyping import Float, Int
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
 from torch import Tensor
 
 
@@ -74,50 +74,68 @@ def principal_axes(
     Source:
         Pearson 1901; the Gram form: Sirovich 1987. The n-th axis is exact to eps x first / n-th variance.
     """
-    cells = math.prod(rows.shape[:-2])
-    flat = rows.reshape(cells, *rows.shape[-2:]), weights.reshape(cells, rows.shape[-2])
-    # One set after the other: a set fits into the cache, a batch of 64 does not.
-    found = [_axes_of_one(x.double(), w.double(), components) for x, w in zip(*flat, strict=True)]
-    batch, directions = rows.shape[:-2], min(rows.shape[-2:])
-    if not found:
-        axes = rows.new_empty(*batch, min(components, directions), rows.shape[-1], dtype=torch.float64)
-        return Principal(axes, axes.new_empty(*batch, directions), torch.zeros(batch, dtype=torch.int64))
-    axes, variances, rank = (torch.stack(part) for part in zip(*found, strict=True))
-    return Principal(
-        axes.reshape(batch + axes.shape[1:]), variances.reshape(batch + variances.shape[1:]), rank.reshape(batch)
-    )
+    batch, (count, model) = rows.shape[:-2], rows.shape[-2:]
+    cells, most = math.prod(batch), min(count, model)
+    axes = torch.empty(cells, min(components, most), model, dtype=torch.float64)
+    variances, rank = torch.zeros(cells, most, dtype=torch.float64), torch.zeros(cells, dtype=torch.int64)
+    # One set after the other in one place: it stays in the cache, and fresh pages would cost more than the sums.
+    centred = torch.empty(count, model, dtype=torch.float64)
+    for cell, (x, w) in enumerate(zip(rows.reshape(cells, count, model), weights.reshape(cells, count), strict=True)):
+        found = _axes_of_one(x.double(), w.double(), centred, axes[cell])
+        variances[cell, : len(found)], rank[cell] = found, len(found)
+    return Principal(axes.reshape(*batch, *axes.shape[1:]), variances.reshape(*batch, most), rank.reshape(batch))
 
 
 def _axes_of_one(
-    x: Float[Tensor, "row model"], w: Float[Tensor, " row"], components: int
-) -> tuple[Float[Tensor, "component model"], Float[Tensor, " direction"], Int[Tensor, ""]]:
+    x: Float[Tensor, "row model"],
+    w: Float[Tensor, " row"],
+    centred: Float[Tensor, "row model"],
+    axes: Float[Tensor, "component model"],
+) -> Float[Tensor, " rank"]:
+    """Fills `axes`, with `centred` to work in, and gives the variances that are not 0."""
     share = w / w.sum()
-    mean = share @ x
-    scaled = (x - mean).mul_(share.sqrt()[:, None])
+    mean, root = share @ x, share.sqrt()
+    torch.sub(x, mean, out=centred)
+    # Weights go to the small matrices: one pass over the rows is what this costs beside the Gram.
     if len(x) < x.shape[1]:
-        variances, vectors = _largest_first(gram(scaled))
-        axes = vectors[:, :components].mT @ scaled
+        variances, vectors = _largest_first(gram(centred) * torch.outer(root, root), len(axes))
+        torch.mm((vectors * root[:, None]).mT, centred, out=axes)
     else:
-        variances, vectors = _largest_first(gram(scaled.mT))
-        axes = vectors[:, :components].mT
+        variances, vectors = _largest_first(gram(centred.mul_(root[:, None]).mT), len(axes))
+        axes.copy_(vectors.mT)
     eps = torch.finfo(torch.float64).eps
     # The second: what rounding leaves of rows that are all the same is no direction.
-    floor = torch.maximum(variances[:1] * max(x.shape) * eps, (64 * eps) ** 2 * mean.square().sum())
-    kept = variances > floor
-    axes = _polished(axes, kept[:components])
-    return axes, torch.where(kept, variances, 0.0), kept.sum()
+    floor = torch.maximum(variances[0] * max(x.shape) * eps, (64 * eps) ** 2 * mean.square().sum())
+    variances = variances[variances > floor]
+    _polish(axes, len(variances))
+    return variances
 
 
 def _largest_first(
-    symmetric: Float[Tensor, "row row"],
-) -> tuple[Float[Tensor, " row"], Float[Tensor, "row row"]]:
-    values, vectors = torch.linalg.eigh(symmetric)
-    return values.flip(-1).clamp(min=0), vectors.flip(-1)
+    symmetric: Float[Tensor, "row row"], count: int
+) -> tuple[Float[Tensor, " row"], Float[Tensor, "row vector"]]:
+    """All eigenvalues, negative ones taken for the rounding they are, and the eigenvectors of the largest `count`."""
+    size = len(symmetric)
+    if count * 4 > size:
+        values, vectors = torch.linalg.eigh(symmetric)
+        return values.flip(-1).clamp(min=0), vectors.flip(-1)[:, :count]
+    # Half the time of all vectors: tridiagonal form, values by QL, a few vectors by inverse iteration, turned back.
+    sytrd, sterf, stein, ormqr = get_lapack_funcs(("sytrd", "sterf", "stein", "ormqr"), dtype=np.float64)
+    reflectors, diagonal, beside, scales, _ = sytrd(symmetric.numpy(), lower=1)
+    values, failed = sterf(diagonal, beside)
+    one_block = np.ones(size, dtype=np.int32), np.full(size, size, dtype=np.int32)
+    vectors, missing = stein(diagonal, beside, values[-count:], *one_block)
+    if failed or missing:
+        return _largest_first(symmetric, size)
+    turn = np.asfortranarray(reflectors[1:, :-1])
+    vectors[1:] = ormqr("L", "N", turn, scales, np.asfortranarray(vectors[1:]), 64 * count)[0]
+    return torch.from_numpy(values[::-1].copy()).clamp(min=0), torch.from_numpy(vectors[:, ::-1].copy())
 
 
-def _polished(axes: Float[Tensor, "component model"], kept: Bool[Tensor, " component"]) -> Float[Tensor, "all model"]:
+def _polish(axes: Float[Tensor, "component model"], rank: int) -> None:
     # Cholesky QR: what the Gram gave is orthonormal to eps x first / n-th variance, and one pass mends that.
-    unit = axes[kept] / axes[kept].norm(dim=-1, keepdim=True)
-    whole = torch.full_like(axes, torch.nan)
-    whole[kept] = torch.linalg.solve_triangular(torch.linalg.cholesky(unit @ unit.mT), unit, upper=False)
-    return whole
+    axes[rank:] = torch.nan
+    held = axes[:rank]
+    held /= held.norm(dim=-1, keepdim=True)
+    lower = torch.linalg.cholesky(held @ held.mT)
+    held.copy_(torch.linalg.solve_triangular(lower, torch.eye(len(held), dtype=torch.float64), upper=False) @ held)

@@ -216,6 +216,20 @@ def test_directions_past_the_rank_are_not_made_up():
     assert int(still.rank) == 0 and still.axes.isnan().all()
 
 
+def test_few_leading_axes_are_those_of_the_whole_decomposition():
+    """Equal variances included, which inverse iteration must tell apart."""
+    turn, scale = basis(60, 60), torch.tensor([4.0] * 3 + [2.0] * 4 + [1.0] * 20 + [0.1] * 33, dtype=torch.float64)
+    columns = orthonormal(torch.cat([torch.ones(1, 90), torch.randn(60, 90, generator=generator())]).double())[1:]
+    rows = columns.mT * scale @ turn
+    few, many = (principal_axes(rows, torch.ones(90).double(), n) for n in (7, 60))
+    torch.testing.assert_close(few.variances, many.variances, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(few.variances * 90, scale.square(), rtol=1e-12, atol=1e-14)
+    for axes in (few.axes, many.axes[:7]):
+        assert float(principal_angles(axes, turn[:7]).max()) < 1e-12
+        assert float(principal_angles(axes[:3], turn[:3]).max()) < 1e-12
+    torch.testing.assert_close(few.axes @ few.axes.mT, torch.eye(7).double(), rtol=0, atol=1e-14)
+
+
 def test_no_sets_of_rows_have_no_axes():
     found = principal_axes(torch.ones(0, 9, 20), torch.ones(0, 9), 3)
     assert found.axes.shape == (0, 3, 20) and found.variances.shape == (0, 9) and found.rank.shape == (0,)
