@@ -29,7 +29,7 @@ _PAIRS = 400
     family="function",
     source="Liu 2026, arXiv 2605.16349; which tokens and how averaged are not stated there, so they are choices here",
     axes=("layer", "expert", "expert_b"),
-    slow_if={"method": "exact"},
+    slow=True,
 )
 def jacobian_alignment(
     slope_sums: State,

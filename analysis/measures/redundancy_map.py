@@ -41,7 +41,7 @@ _SUBSPACES = 2000
     "its threshold are ours",
     axes=("pair", "coordinate"),
     interval="points are in the order of their alignment: intervals are those of the two measures it is made of",
-    slow_if={"method": "exact"},
+    slow=True,
 )
 def redundancy_map(
     slope_sums: State,
