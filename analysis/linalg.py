@@ -34,12 +34,17 @@ def gram(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "... row row"]:
     Source:
         BLAS syrk.
     """
-    syrk = get_blas_funcs(("syrk",), dtype=np.float64)[0]
     if not rows.numel():
         return rows.new_zeros(*rows.shape[:-1], rows.shape[-2], dtype=torch.float64)
-    flat = rows.double().contiguous().reshape(-1, *rows.shape[-2:]).numpy()
-    found = torch.from_numpy(np.stack([np.asarray(syrk(1.0, one.T, trans=1)).T for one in flat]))
+    flat = rows.double().contiguous().reshape(-1, *rows.shape[-2:])
+    found = torch.from_numpy(np.stack([_lower_gram(one) for one in flat]))
     return (found.tril() + found.tril(-1).mT).reshape(*rows.shape[:-1], rows.shape[-2])
+
+
+def _lower_gram(rows: Float[Tensor, "row model"]) -> np.ndarray:
+    """The lower triangle of the Gram, 0 above, in the order that LAPACK wants."""
+    (syrk,) = get_blas_funcs(("syrk",), dtype=np.float64)
+    return syrk(1.0, rows.contiguous().numpy().T, trans=1, lower=1)
 
 
 def orthonormal(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "... row model"]:
@@ -98,10 +103,10 @@ def _axes_of_one(
     torch.sub(x, mean, out=centred)
     # Weights go to the small matrices: one pass over the rows is what this costs beside the Gram.
     if len(x) < x.shape[1]:
-        variances, vectors = _largest_first(gram(centred) * torch.outer(root, root), len(axes))
+        variances, vectors = _largest_first(_lower_gram(centred) * torch.outer(root, root).numpy(), len(axes))
         torch.mm((vectors * root[:, None]).mT, centred, out=axes)
     else:
-        variances, vectors = _largest_first(gram(centred.mul_(root[:, None]).mT), len(axes))
+        variances, vectors = _largest_first(_lower_gram(centred.mul_(root[:, None]).mT), len(axes))
         axes.copy_(vectors.mT)
     eps = torch.finfo(torch.float64).eps
     # The second: what rounding leaves of rows that are all the same is no direction.
@@ -111,22 +116,23 @@ def _axes_of_one(
     return variances
 
 
-def _largest_first(
-    symmetric: Float[Tensor, "row row"], count: int
-) -> tuple[Float[Tensor, " row"], Float[Tensor, "row vector"]]:
-    """All eigenvalues, negative ones taken for the rounding they are, and the eigenvectors of the largest `count`."""
-    size = len(symmetric)
+def _largest_first(lower: np.ndarray, count: int) -> tuple[Float[Tensor, " row"], Float[Tensor, "row vector"]]:
+    """All eigenvalues, negative ones taken for the rounding they are, and the eigenvectors of the largest `count`.
+
+    Of a symmetric matrix, by its lower triangle.
+    """
+    size = len(lower)
     if count * 4 > size:
-        values, vectors = torch.linalg.eigh(symmetric)
+        values, vectors = torch.linalg.eigh(torch.from_numpy(lower), UPLO="L")
         return values.flip(-1).clamp(min=0), vectors.flip(-1)[:, :count]
     # Half the time of all vectors: tridiagonal form, values by QL, a few vectors by inverse iteration, turned back.
     sytrd, sterf, stein, ormqr = get_lapack_funcs(("sytrd", "sterf", "stein", "ormqr"), dtype=np.float64)
-    reflectors, diagonal, beside, scales, _ = sytrd(symmetric.numpy(), lower=1)
+    reflectors, diagonal, beside, scales, _ = sytrd(lower, lower=1)
     values, failed = sterf(diagonal, beside)
     one_block = np.ones(size, dtype=np.int32), np.full(size, size, dtype=np.int32)
     vectors, missing = stein(diagonal, beside, values[-count:], *one_block)
     if failed or missing:
-        return _largest_first(symmetric, size)
+        return _largest_first(lower, size)
     turn = np.asfortranarray(reflectors[1:, :-1])
     vectors[1:] = ormqr("L", "N", turn, scales, np.asfortranarray(vectors[1:]), 64 * count)[0]
     return torch.from_numpy(values[::-1].copy()).clamp(min=0), torch.from_numpy(vectors[:, ::-1].copy())
@@ -137,5 +143,6 @@ def _polish(axes: Float[Tensor, "component model"], rank: int) -> None:
     axes[rank:] = torch.nan
     held = axes[:rank]
     held /= held.norm(dim=-1, keepdim=True)
-    lower = torch.linalg.cholesky(held @ held.mT)
-    held.copy_(torch.linalg.solve_triangular(lower, torch.eye(len(held), dtype=torch.float64), upper=False) @ held)
+    products, same = held @ held.mT, torch.eye(len(held), dtype=torch.float64)
+    if rank and float((products - same).abs().max()) > 1e-14:
+        held.copy_(torch.linalg.solve_triangular(torch.linalg.cholesky(products), same, upper=False) @ held)
