@@ -51,11 +51,11 @@ def routes(
         with open_door(settings) as door:
             answer = door.ask(Wanted(ASKED, [checkpoint], prompts, {}, capture), line)
             fingerprint = answer["provenance"]["checkpoints"][0]["fingerprint"]
-            files = _chunks(door, fingerprint, _prompt_set(door, prompts), capture)
+            chunks = _chunks(door, fingerprint, _prompt_set(door, prompts), capture)
     finally:
         line.clear()
-    rows = _write(out, (settings.store / file for file in files))
-    typer.echo(f"{out}: {rows:,} rows of {len(files)} chunks")
+    rows = _write(out, (_table(settings.store / path, prompts) for path, prompts in chunks))
+    typer.echo(f"{out}: {rows:,} rows of {len(chunks)} chunks")
 
 
 def _prompt_set(door: Door, name: str) -> PromptSet:
@@ -67,14 +67,15 @@ def _prompt_set(door: Door, name: str) -> PromptSet:
     return PromptSet(name, tuple(Prompt(row["id"], row["text"], row["category"]) for row in rows), shipped=False)
 
 
-def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str, Any]) -> list[str]:
-    """Paths of the routing chunks, in the order of the prompts."""
+def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Paths of the routing chunks, each with the ids of its prompts, in the order of the set."""
     from backend import planner
     from backend.capture import CaptureOptions
     from backend.checkpoints import Checkpoint
 
     named, options = Checkpoint("", "", "", fingerprint=fingerprint), CaptureOptions(**capture)
-    keys = [planner.routes_key(named, options, shard) for shard in planner.shards(prompts)]
+    shards = planner.shards(prompts)
+    keys = [planner.routes_key(named, options, shard) for shard in shards]
     wanted = ", ".join(f"'{key}'" for key in keys)
     found = door.sql(
         f"SELECT c.key, a.path FROM chunks c JOIN artifacts a ON a.digest = c.artifact WHERE c.key IN ({wanted})"
@@ -85,35 +86,42 @@ def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str,
             f"The routing of {len(missing)} of {len(keys)} pieces of {prompts.name} is not kept, though counts of it "
             "are; start with an empty store (MOE_GEOMETRY_STORE) to capture it again."
         )
-    return [paths[key] for key in keys]
+    return [(paths[key], [prompt.id for prompt in shard]) for key, shard in zip(keys, shards, strict=True)]
 
 
-def _write(out: Path, files: Iterator[Path]) -> int:
+def _write(out: Path, tables: Iterator[pa.Table]) -> int:
     """Piece by piece, beside its place and moved there at the end: a file of this name is whole."""
     draft, rows = out.with_name(f".{out.name}.draft"), 0
     try:
         with _Writer(draft, out.suffix) as writer:
-            for file in files:
-                for table in _tables(file):
-                    writer.write(table)
-                    rows += table.num_rows
+            for table in tables:
+                writer.write(table)
+                rows += table.num_rows
         draft.replace(out)
     finally:
         draft.unlink(missing_ok=True)
     return rows
 
 
-def _tables(file: Path) -> Iterator[pa.Table]:
+def _table(file: Path, prompts: list[str]) -> pa.Table:
+    """A chunk's rows by prompt, position, layer and slot: a pass runs short prompts first, and layer by layer."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet
 
-    for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
-        table = pa.Table.from_batches([batch])
-        role = pc.take(pa.array(ROLES), table["role"])  # type: ignore[attr-defined]
-        plain = {name: table[name].cast(pa.string()) for name in ("prompt", "layer")} | {"role": role}
-        plain |= {"expert": table["expert"].cast(pa.int32())}
-        yield pa.table({name: plain.get(name, table[name]) for name in COLUMNS})
+    table: Any = pyarrow.parquet.read_table(file)
+    compute: Any = pc
+    plain = {name: table[name].cast(pa.string()) for name in ("prompt", "layer")}
+    # The layers of a chunk come in the order of the model, and that of their first rows is theirs.
+    places = {
+        "prompt": compute.index_in(plain["prompt"], value_set=pa.array(prompts)),
+        "position": table["position"],
+        "layer": compute.index_in(plain["layer"], value_set=compute.unique(plain["layer"])),
+        "slot": table["slot"],
+    }
+    order = compute.sort_indices(pa.table(places), sort_keys=[(name, "ascending") for name in places])
+    plain |= {"role": compute.take(pa.array(ROLES), table["role"]), "expert": table["expert"].cast(pa.int32())}
+    return pa.table({name: plain.get(name, table[name]) for name in COLUMNS}).take(order)
 
 
 class _Writer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,9 @@ def export(live: Live, root: Path, prompts: str, out: Path, *more: str) -> None:
 
 
 def test_every_selection_is_a_row_and_both_kinds_of_file_say_the_same(live: Live, root: Path, tmp_path: Path) -> None:
-    asked = tiny_olmoe.prompts(20, "exported", start=7000)
+    asked = tiny_olmoe.prompts(20, "exported", start=7000, length=40)
+    # Shorter and shorter, and a pass runs short ones first.
+    asked = replace(asked, prompts=tuple(replace(p, text=p.text[: 40 - n]) for n, p in enumerate(asked.prompts)))
     words, parquet, lines = live.add(asked), tmp_path / "routes.parquet", tmp_path / "routes.jsonl"
     export(live, root, words, parquet)
     before = len(live.runner.log)
@@ -53,8 +56,11 @@ def test_every_selection_is_a_row_and_both_kinds_of_file_say_the_same(live: Live
     assert {row["role"] for row in rows} == {"prompt"} and {row["layer"] for row in rows} == {"0", "1"}
     places = Counter((row["prompt"], row["position"], row["layer"]) for row in rows)
     assert set(places.values()) == {2} and len(places) == tokens * 2
-    first = dict.fromkeys(row["prompt"] for row in rows)
-    assert set(first) == {p.id for p in asked.prompts}
+    order = {p.id: n for n, p in enumerate(asked.prompts)}
+    assert list(dict.fromkeys(row["prompt"] for row in rows)) == list(order)
+    along = [(order[row["prompt"]], row["position"], int(row["layer"])) for row in rows]
+    assert along == sorted(along)
+    assert all(one["weight"] >= two["weight"] for one, two in zip(rows[::2], rows[1::2], strict=True))
     counts = np.zeros((2, 4))
     for row in rows:
         counts[int(row["layer"]), row["expert"]] += 1
