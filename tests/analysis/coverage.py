@@ -1,0 +1,137 @@
+"""Prompts drawn from a population whose values are known, to count how often an interval holds them.
+
+Tokens of a prompt are alike: each prompt has a centre of its own, in every layer, beside its category's. So the
+tokens are no sample of independent ones, and an interval that took them for one would be too narrow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from analysis.inference import evaluate
+from analysis.measure import STEPS, Inputs, Measure, get
+from analysis.result import Interval
+from analysis.slots import LayerBatch, RouteBatch
+from analysis.statistic import get as get_statistic
+
+PROMPTS, ENDLESS = 80, 4000
+"""Prompts of a simulation, and those that stand for endlessly many: their own error is a seventh of the interval's."""
+
+Drawn = tuple[list[RouteBatch], list[LayerBatch]]
+
+
+class Population:
+    """Two routers over the same tokens (an earlier checkpoint and a later one), and the later one's experts."""
+
+    def __init__(self, world: SimpleNamespace) -> None:
+        self.world, self.shape = world, world.SHAPE
+        generator = torch.Generator().manual_seed(1)
+        size = (len(self.shape.layers), self.shape.experts, self.shape.model)
+        later = torch.randn(size, generator=generator)
+        self.routers = (later + 0.7 * torch.randn(size, generator=generator), later)
+        self.of_category = 0.5 * torch.randn(2, len(self.shape.layers), self.shape.model, generator=generator)
+        self.experts = world.experts(1)
+
+    def draw(self, seed: int, prompts: int = PROMPTS) -> Drawn:
+        """Routes of both checkpoints and the later one's layers."""
+        world, layers, model = self.world, len(self.shape.layers), self.shape.model
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(4, 25, (prompts,), generator=generator).tolist()
+        keys, who = world.token_keys(lengths, generator), world.prompts(prompts, f"s{seed}-")
+        centres = 0.6 * torch.randn(prompts, layers, model, generator=generator)
+        centres += self.of_category[torch.arange(prompts) % 2]
+        x = centres[keys.prompt] + 0.8 * torch.randn(len(keys), layers, model, generator=generator)
+        x = (x + 0.4).transpose(0, 1).contiguous()
+        routes, found = [], []
+        for router in self.routers:
+            logits = x @ router.mT
+            top = logits.softmax(-1).topk(self.shape.top_k, -1)
+            ranked = logits.sort(-1, descending=True).values
+            margins = ranked[..., self.shape.top_k - 1] - ranked[..., self.shape.top_k]
+            served = torch.ones_like(top.indices, dtype=torch.bool)
+            routes.append(RouteBatch(self.shape, who, keys, top.indices, top.values, served, margins))
+        for layer, (own, s) in enumerate(zip(self.experts, x @ self.routers[1].mT, strict=True)):
+            last = routes[1]
+            chosen = (last.indices[layer], last.weights[layer], last.served[layer], last.margins[layer])
+            norms = torch.stack([expert(x[layer]).norm(dim=-1) for expert in own], 1).gather(1, chosen[0])
+            gate_in, up_in = world.preactivations(own, x[layer], chosen[0], chosen[2])
+            scores = (x[layer], x[layer], s, s.softmax(-1))
+            more = {"experts": own, "gate_in": gate_in, "up_in": up_in}
+            found.append(LayerBatch(self.shape, who, keys, layer, *scores, *chosen, norms, **more))
+        return routes, found
+
+    def sides(self, measure: Measure, drawn: Drawn) -> tuple[Inputs, ...]:
+        """What a measure reads: both checkpoints if it compares or follows, else the later one."""
+        routes, layers = drawn
+        found = []
+        for step in range(2) if measure.sides else (1,):
+            states = {}
+            for name in measure.statistics:
+                batches = layers if get_statistic(name).reads_layers else [routes[step]]
+                states[name] = self.world.state_of(name, batches)
+            weights = {"router_weight": self.routers[step]} | {
+                f"{part}_weight": torch.stack([torch.stack([getattr(e, part) for e in own]) for own in self.experts])
+                for part in ("gate", "up", "down")
+            }
+            kept = {name: weights[name] for name in weights if name in measure.reads}
+            found.append(Inputs(self.shape, states, kept, str(step)))
+        return tuple(found)
+
+    @cached_property
+    def endless(self) -> Drawn:
+        """So many prompts that what they say is the value itself."""
+        return self.draw(10**6, ENDLESS)
+
+    def truth(self, name: str, knobs: dict[str, Any]) -> np.ndarray:
+        """The value for endless prompts; by its own formula where the measure keeps a sample of rows only."""
+        if name == "centred_kernel_alignment":
+            return np.stack([_alignment(batch) for batch in self.endless[1]])
+        if name == "router_gate_correlation":
+            return np.array([_score_and_gate(batch) for batch in self.endless[1]])
+        measure = dataclasses.replace(get(name), null=None, interval_reason="not asked")
+        return evaluate(measure, self.sides(measure, self.endless), knobs).values
+
+
+def covered(population: Population, name: str, knobs: dict[str, Any], draws: Iterator[Drawn]) -> np.ndarray:
+    """Per simulation and layer the share of cells whose interval holds the truth."""
+    measure, truth = dataclasses.replace(get(name), null=None, null_reason="not asked"), population.truth(name, knobs)
+    found = []
+    for drawn in draws:
+        interval = evaluate(measure, population.sides(measure, drawn), knobs).interval
+        assert isinstance(interval, Interval)
+        held = (interval.low <= truth) & (truth <= interval.high)
+        found.append(_asked(measure, held))
+    return np.array(found)
+
+
+def _asked(measure: Measure, held: np.ndarray) -> np.ndarray:
+    """Leaves out what is the same whatever the prompts: an expert beside itself, the last step beside itself."""
+    if measure.sides == STEPS:
+        return held[:-1].mean(0)
+    if measure.axes[-1] == "expert_b" and measure.name not in ("router_centroid_cosine", "cross_layer_transition"):
+        return held[:, ~np.eye(held.shape[-1], dtype=bool)].mean(-1)
+    return held.reshape(len(held), -1).mean(-1)
+
+
+def _alignment(batch: LayerBatch) -> np.ndarray:
+    outputs = [expert(batch.expert_input).double() for expert in batch.experts or ()]
+    centred = [y - y.mean(0) for y in outputs]
+    inner = torch.tensor([[(a.mT @ b).square().sum() for b in centred] for a in centred])
+    return (inner / (inner.diagonal()[:, None] * inner.diagonal()).sqrt()).numpy()
+
+
+def _score_and_gate(batch: LayerBatch) -> float:
+    assert batch.gate_in is not None
+    logits = batch.logits.gather(1, batch.indices).flatten().numpy()
+    return float(np.asarray(spearmanr(logits, torch.nn.functional.silu(batch.gate_in).mean(-1).flatten().numpy()))[0])
+
+
+__all__ = ["ENDLESS", "PROMPTS", "Population", "covered"]

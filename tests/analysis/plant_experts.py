@@ -1,0 +1,187 @@
+"""What the measures of experts, prompts and checkpoints say of each plant."""
+
+import math
+
+import numpy as np
+
+from tests.analysis.plant_cells import (
+    ACROSS,
+    ALL_ALIKE,
+    GAUGE,
+    GROUP,
+    NAN_AT_THE_DEAD,
+    SAME,
+    SAME_EXPERTS,
+    SAME_EXPERTS_BY_ANGLE,
+    TOLERANCE,
+    Cell,
+    alike,
+    at,
+    both,
+    close,
+    everywhere,
+    fact,
+)
+from tests.analysis.plants import DEAD, TWIN
+
+BITS = "information about the category (bits), mean over layers"
+ANGLE = math.acos(0.6)
+UNEVEN = np.array([1, 1, 0, 0, 0, 0])
+OF_THE_DEAD = (slice(None), DEAD)
+
+
+def _on_two(s):
+    """Share of the unplanted selections that are of experts 0 and 1."""
+    return s.base.loads.numpy()[:, :2].sum(-1) / 6
+
+
+EXPERTS: dict[str, dict[str, Cell]] = {
+    "expert_contribution": {**GAUGE, "duplicated": SAME_EXPERTS, "rotated": SAME_EXPERTS, "dead": NAN_AT_THE_DEAD},
+    "expert_saliency": {**GAUGE, "duplicated": SAME_EXPERTS, "rotated": SAME_EXPERTS, "dead": NAN_AT_THE_DEAD},
+    "jacobian_alignment": {
+        **GAUGE,
+        "identical": everywhere(1),
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
+        "rotated": at((slice(None), *TWIN), 0.6).asked(tokens="served"),
+        "disjoint": at((..., ACROSS), 0),
+        "collapsed": SAME,
+        "dead": SAME,
+    },
+    "jacobian_linear_share": {
+        "common": SAME,
+        "identical": ALL_ALIKE,
+        "duplicated": SAME_EXPERTS,
+        "collapsed": SAME,
+        "dead": SAME,
+    },
+    "jacobian_spectrum": {
+        **GAUGE,
+        "identical": ALL_ALIKE,
+        "duplicated": SAME_EXPERTS,
+        "rotated": SAME_EXPERTS.asked(tokens="served"),
+        "dead": NAN_AT_THE_DEAD.asked(tokens="served"),
+        "collapsed": SAME,
+    },
+    "output_similarity": {
+        **GAUGE,
+        # The angle of a cosine that rounding leaves 4e-16 below 1 is 3e-8.
+        "identical": everywhere(1, 1e-8),
+        "duplicated": both(SAME_EXPERTS_BY_ANGLE, at((slice(None), *TWIN), 1, 1e-8)),
+        # Tokens of one kind are 0 to the experts of the other, whose answer of 0 has no direction.
+        "disjoint": at((..., ACROSS), math.nan),
+        "collapsed": SAME,
+        "dead": SAME,
+    },
+    "redundancy_map": {
+        **GAUGE,
+        "identical": at((..., 1), 1),
+        # The first of a layer's fifteen pairs: the same tokens, the same Jacobian.
+        "duplicated": both(at(slice(0, 45, 15), 1), fact("merge candidates", 3)),
+        "disjoint": Cell(lambda s: close(np.isclose(s.values[:, 1], 0, atol=TOLERANCE).sum(), 27)),
+    },
+    "weight_similarity": {
+        "common": SAME,
+        "turned": SAME,
+        "identical": everywhere(1),
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
+        "rotated": at((slice(None), *TWIN), 0.6).asked(matrix="gate"),
+        "disjoint": at((..., ACROSS), 0),
+        "dead": SAME,
+    },
+    "centred_kernel_alignment": {
+        "common": SAME,
+        "identical": everywhere(1),
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
+        "collapsed": SAME,
+        "dead": SAME,
+    },
+    "grassmann_distance": {
+        **GAUGE,
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 0)),
+        "rotated": at((slice(None), *TWIN), ANGLE),
+        # Two right angles across groups, the same plane within.
+        "disjoint": everywhere(math.sqrt(2) * math.pi / 2 * ACROSS),
+        "nested": at((slice(None), slice(2, 6), slice(2, 6)), 0),
+        "dead": NAN_AT_THE_DEAD,
+    },
+    "principal_angles": {
+        **GAUGE,
+        "duplicated": everywhere(0).asked(pair="nearest"),
+        "disjoint": everywhere(0.6 * math.pi / 2),
+        "nested": everywhere(0),
+    },
+    "routed_spectrum": {
+        **GAUGE,
+        "duplicated": SAME_EXPERTS,
+        "rotated": SAME_EXPERTS,
+        "disjoint": everywhere(1),
+        # Variances 32 + 8, and 16 + 4 + 1 + 1/4, of which two axes are asked for.
+        "nested": everywhere([1, 1, 1, 1, 20 / 21.25, 20 / 21.25]),
+        "dead": NAN_AT_THE_DEAD,
+    },
+    "subspace_overlap": {
+        **GAUGE,
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
+        "rotated": at((slice(None), *TWIN), (1 + 0.36) / 2),
+        "disjoint": everywhere(1.0 * ~ACROSS),
+        "nested": everywhere(1).asked(n=1),
+        "dead": NAN_AT_THE_DEAD,
+    },
+    "coactivation": {
+        **GAUGE,
+        "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
+        "disjoint": at((..., ACROSS), 0),
+        "subset": both(at((slice(None), 1, 0), 1), at((slice(None), 0, 1), 1 / 3)),
+        "collapsed": at((slice(None), slice(0, 2)), UNEVEN),
+        "dead": at((slice(None), DEAD), math.nan),
+    },
+    "cross_layer_transition": {
+        **GAUGE,
+        # Within a group a token keeps its two experts: 1 or 1/2 against a third of the tokens; across, none.
+        "disjoint": at((..., ACROSS), -1 / 3),
+        "duplicated": SAME_EXPERTS,
+        "collapsed": at((slice(None), slice(0, 2)), 0),
+        "dead": at((slice(None), DEAD), math.nan),
+    },
+    "domain_specialisation": {
+        **GAUGE,
+        "collapsed": everywhere(UNEVEN[:, None] / 2),
+        "disjoint": both(
+            everywhere((GROUP[:, None] == [0, 1]) / 3),
+            fact(BITS, 1),
+        ),
+        "identical": everywhere(1 / 6),
+        "dead": at(OF_THE_DEAD, 0),
+    },
+    "expert_contrast": {
+        **GAUGE,
+        "collapsed": everywhere(0),
+        "disjoint": everywhere((1 - 2 * GROUP) * 2 / 3),
+        "identical": everywhere(0),
+        "dead": at(OF_THE_DEAD, 0),
+    },
+    "expert_embedding": {
+        "common": SAME,
+        "duplicated": SAME_EXPERTS,
+        "dead": NAN_AT_THE_DEAD,
+    },
+    "token_context_split": {**GAUGE, "collapsed": everywhere(0)},
+    "vocabulary_specialisation": {**GAUGE, "collapsed": everywhere(1)},
+    "centroid_map": {
+        # Two checkpoints with the same tokens: the second six points are the first six.
+        "common": Cell(lambda s: alike(s.values[6:], s.values[:6])),
+        "dead": Cell(lambda s: close(np.flatnonzero(np.isnan(s.values).any(-1)), [6 + DEAD])),
+    },
+    "centroid_trajectory": {"common": everywhere(0), "dead": NAN_AT_THE_DEAD},
+    "router_saturation": {
+        "common": everywhere(1),
+        "turned": everywhere(1),
+        "collapsed": everywhere(lambda s: np.stack([_on_two(s), np.ones(3)])),
+    },
+    "load_difference": {
+        "common": everywhere(0),
+        "turned": everywhere(0),
+        "collapsed": everywhere(lambda s: 3 * UNEVEN - s.base.loads.numpy()),
+        "dead": at(OF_THE_DEAD, lambda s: -s.base.loads.numpy()[:, DEAD]),
+    },
+}
