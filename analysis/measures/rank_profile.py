@@ -42,11 +42,13 @@ def rank_profile(score_gate_tokens: State, *, activity: Activity = "mean") -> Va
     found = torch.stack([_profile(score_gate_tokens, layer, activity) for layer in range(len(shape.layers))])
     ranks = torch.arange(shape.experts, dtype=torch.float64).expand_as(found)
     falls = correlation(ranks, found, "spearman").nanmean()
-    facts = {
+    facts: dict[str, int | float | str] = {
         "rank correlation of rank and activation": float(falls),
-        "selected minus the rest": float((found[:, : shape.top_k].mean(-1) - found[:, shape.top_k :].mean(-1)).mean()),
         "fewest common tokens": int((score_gate_tokens["block"] >= 0).sum(-1).min()),
     }
+    if not shape.soft:
+        ahead = found[:, : shape.top_k].mean(-1) - found[:, shape.top_k :].mean(-1)
+        facts["selected minus the rest"] = float(ahead.mean())
     axes = (Axis("layer", shape.layers), Axis("rank", tuple(str(r + 1) for r in range(shape.experts))))
     hidden = "NaN: the router hides its scores, or no common token was seen."
     return Values(found, axes, (hidden,) if bool(found.isnan().any()) else (), facts)
