@@ -13,6 +13,7 @@ DEV := $(VENV)/.dev-installed
 # A build of torch for another machine: make up TORCH_INDEX=https://download.pytorch.org/whl/cu130
 TORCH_INDEX ?=
 TORCH := $(shell grep '^torch==' constraints.txt)
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NEEDS_PYTHON := needs Python 3.11 or newer with venv or pip (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3.11
 
@@ -24,8 +25,10 @@ install: $(DEV) ## everything for users and for tests, into .venv
 up: $(APP) ## start backend and frontend here; prints the address
 	@exec $(BIN)/moe-geometry up
 
+# Laws in parallel; services and the browser one by one, since they measure how long an answer takes.
 test: $(DEV) chromium ## every test but compose: laws, services, a real browser
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist worksteal tests/analysis tests/frontend tests/house tests/data
+	$(BIN)/python -m pytest tests/backend tests/end_to_end
 
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
 	$(BIN)/ruff check .
@@ -37,7 +40,7 @@ check-types:
 	$(BIN)/lint-imports
 
 check-laws:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not slow and not browser"
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run

@@ -36,7 +36,8 @@ def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
     served = batch.served[real]
 
     def total(cells: Tensor, values: Tensor | None = None) -> Tensor:
-        return torch.bincount(cells, values, minlength=prompts * layers * experts).view(prompts, layers, experts)
+        counted = torch.bincount(cells, values, minlength=prompts * layers * experts).view(prompts, layers, experts)
+        return counted if values is None else counted.to(values.dtype)  # of nothing at all, bincount makes integers
 
     return {
         "selected": total(flat),

@@ -77,6 +77,7 @@ def test_unrelated_outputs_are_at_zero_only_when_debiased():
     assert debiased.facts["tokens"] == 40 and debiased.facts["pairs"] == 28
 
 
+@pytest.mark.slow
 def test_half_shared_output_is_half_aligned():
     """x and (x + y)/sqrt 2 with white x, y: CKA is 1/2 for infinitely many tokens."""
     x, y = rows(0, 4000, 8), rows(1, 4000, 8)

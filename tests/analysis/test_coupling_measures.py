@@ -59,7 +59,7 @@ def test_pooled_over_the_layer_it_is_scipys_spearman(world, activity, score):
 BOTH = ("all", "selected")
 
 
-@pytest.mark.parametrize("coefficient", ["spearman", "pearson", "kendall"])
+@pytest.mark.parametrize("coefficient", ["spearman", "pearson", pytest.param("kendall", marks=pytest.mark.slow)])
 def test_within_tokens_and_within_experts_it_is_the_mean_of_scipys(world, coefficient):
     side, batches = side_of(world)
     scipy = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}[coefficient]

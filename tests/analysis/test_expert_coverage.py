@@ -100,6 +100,7 @@ def test_bursts_need_more_prompts_than_blind_routing(world):
     assert result.values[0] > float(result.null.high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enough", [1, 3])
 def test_the_floor_in_prompts_is_that_of_blind_prompts_really_routed(enough, world):
     null = asked(world, skewed((6,) * 40), (6,) * 40, by="prompts", enough=enough).null

@@ -123,6 +123,7 @@ def test_shuffled_outputs_are_no_copies_any_more(world):
     np.testing.assert_allclose(mean, 0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_unrelated_experts_scatter_by_one_over_d(world):
     found = []
     for seed in range(12):
@@ -133,6 +134,7 @@ def test_unrelated_experts_scatter_by_one_over_d(world):
     assert null.high[0, 1] == pytest.approx(1.96 / MODEL)
 
 
+@pytest.mark.slow
 def test_a_linear_expert_is_linear_and_one_whose_slope_flips_is_its_squared_mean_sign(world):
     own = random_experts(phi=lambda gate, up: gate + 2 * up)
     found = asked("jacobian_linear_share", planted(world, own)[0])

@@ -27,7 +27,9 @@ CASES = [
     if not measures()[name].slow_if.get(knob.name) == choice
 ] + [(name, {}) for name in EVERY]
 IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in knobs.items())}" for name, knobs in CASES]
-every_case = pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
+# at their defaults in `make check`, at every choice of every knob in `make test`
+MARKED = [pytest.param(name, knobs, marks=(pytest.mark.slow,) if knobs else ()) for name, knobs in CASES]
+every_case = pytest.mark.parametrize(("name", "knobs"), MARKED, ids=IDS)
 
 
 def equal(one, other, **tolerance):

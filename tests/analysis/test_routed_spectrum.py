@@ -1,0 +1,99 @@
+"""Planted spectra, through statistic, measure and framework: known variances, few directions, few rows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from analysis.inference import evaluate
+from analysis.linalg import orthonormal
+from analysis.measure import Inputs, get
+from analysis.result import Reason
+from analysis.slots import Shape
+from analysis.statistic import State
+from tests.analysis.clouds import HELD, N, cloud, generator, routed, span
+
+
+def common(rows):
+    shape = Shape(("0",), 2, 1, rows.shape[1], 8)
+    arrays = {
+        "hash": torch.arange(len(rows))[None],
+        "block": torch.tensor(HELD.blocks)[torch.arange(len(rows)) % 32][None],
+    }
+    return State("common_rows", shape, HELD, {**arrays, "input": rows[None]})
+
+
+def outputs(experts, shared=None):
+    """What experts gave for the same tokens."""
+    state = common(experts[0])
+    output = torch.stack(experts, 1)[None]
+    own = torch.full_like(output[:, :, 0], torch.nan) if shared is None else shared[None]
+    shape = dataclasses.replace(state.shape, experts=len(experts))
+    return State("expert_rows", shape, HELD, {**state.arrays, "output": output, "shared": own})
+
+
+def spectrum(clouds, everything=None, given=None, shared=None, **knobs):
+    state = routed(clouds)
+    everything = torch.cat(clouds) if everything is None else everything
+    states = {"routed_rows": state, "common_rows": common(everything), "expert_rows": outputs(given or clouds, shared)}
+    return evaluate(get("routed_spectrum"), (Inputs(state.shape, states),), {"n": N, **knobs})
+
+
+def test_spectra_of_known_variances():
+    """Variances 4, 4, 1, 1 of exactly orthogonal columns: one axis has .4 of them, the participation is 100/34."""
+    columns = orthonormal(torch.cat([torch.ones(1, 64), torch.randn(4, 64, generator=generator())]).double())[1:]
+    x = columns.T * 8 * torch.tensor([2.0, 2.0, 1.0, 1.0], dtype=torch.float64) @ torch.eye(4, 20, dtype=torch.float64)
+    p = np.array([0.4, 0.4, 0.1, 0.1])
+    for quantity, n, expected in [
+        ("explained", 1, 0.4),
+        ("explained", 3, 0.9),
+        ("participation", 1, 100 / 34),
+        ("entropy_rank", 1, float(np.exp(-(p * np.log(p)).sum()))),
+    ]:
+        for of in ("inputs", "outputs"):
+            found = spectrum([x, x], quantity=quantity, n=n, of=of)
+            np.testing.assert_allclose(found.values, expected, rtol=1e-9, err_msg=f"{quantity} {of}")
+
+
+def test_an_expert_of_few_directions_leaves_the_band_of_blind_routing():
+    narrow = cloud(span(0, 3), 1, noise=0.3)
+    wide = [cloud(span(e, 12), e, noise=0.3) for e in range(2, 6)]
+    result = spectrum([narrow, *wide], quantity="participation")
+    low = np.broadcast_to(result.null.low, result.values.shape)
+    assert result.values[0, 0] < low[0, 0] - 1
+    assert result.facts["all tokens"] == pytest.approx(float(np.mean(result.null.mean)))
+    assert isinstance(spectrum([narrow, narrow], of="outputs").null, Reason)
+    assert isinstance(spectrum([narrow, narrow], matched=False).null, Reason)
+
+
+def test_a_collapsed_expert_has_no_spectrum_and_a_duplicate_the_same():
+    x = cloud(span(0, 6), 1, noise=0.1)
+    found = spectrum([x, x, torch.ones_like(x)])
+    assert found.values[0, 0] == found.values[0, 1] and np.isnan(found.values[0, 2])
+    assert any("all the same" in caveat for caveat in found.caveats)
+    given = spectrum([x, x], given=[x, torch.ones_like(x)], of="outputs", shared=x)
+    assert np.isnan(given.values[0, 1]) and given.facts["shared expert"] == given.values[0, 0]
+
+
+def test_fewer_rows_alone_lower_a_rank():
+    x = torch.randn(200, 60, dtype=torch.float64, generator=generator())
+    few, many = (spectrum([x[:r], x[:r]], quantity="entropy_rank").values[0, 0] for r in (25, 200))
+    assert few < 25 and many > 45
+
+
+def test_weightings_are_three_different_analyses():
+    """Weights that grow along one axis: g x stretches along it, counting x g times does so less, leaving g out not."""
+    x = cloud(span(0, 8), 1, rows=200, noise=0.1)
+    g = torch.rand(200, dtype=torch.float64, generator=generator(4)).float().double()
+    state = routed([x, x], [g, g])
+    counted = np.cov(x.numpy().T, aweights=g.numpy())
+    for weighting, covariance in [
+        ("plain", np.cov(x.numpy().T)),
+        ("scaled", np.cov((x * g[:, None]).numpy().T)),
+        ("weighted", counted),
+    ]:
+        values = np.linalg.eigvalsh(covariance)[::-1]
+        mixed = {"routed_rows": state, "common_rows": common(x), "expert_rows": outputs([x, x])}
+        found = evaluate(get("routed_spectrum"), (Inputs(state.shape, mixed),), {"n": N, "weighting": weighting})
+        assert found.values[0, 0] == pytest.approx(values[:N].sum() / values.sum(), rel=1e-9), weighting
