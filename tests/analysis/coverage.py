@@ -7,7 +7,7 @@ tokens are no sample of independent ones, and an interval that took them for one
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +20,20 @@ from analysis.inference import evaluate
 from analysis.measure import STEPS, Inputs, Measure, get
 from analysis.result import Interval
 from analysis.slots import LayerBatch, RouteBatch
+from analysis.statistic import State
 from analysis.statistic import get as get_statistic
 
 PROMPTS, ENDLESS = 80, 4000
 """Prompts of a simulation, and those that stand for endlessly many: their own error is a seventh of the interval's."""
 
-Drawn = tuple[list[RouteBatch], list[LayerBatch]]
+
+@dataclass
+class Drawn:
+    """Routes of both checkpoints, the later one's layers, and the states of what was asked of them so far."""
+
+    routes: list[RouteBatch]
+    layers: list[LayerBatch]
+    states: dict[tuple[str, int], State] = field(default_factory=dict)
 
 
 class Population:
@@ -66,17 +74,17 @@ class Population:
             scores = (x[layer], x[layer], s, s.softmax(-1))
             more = {"experts": own, "gate_in": gate_in, "up_in": up_in}
             found.append(LayerBatch(self.shape, who, keys, layer, *scores, *chosen, norms, **more))
-        return routes, found
+        return Drawn(routes, found)
 
     def sides(self, measure: Measure, drawn: Drawn) -> tuple[Inputs, ...]:
         """What a measure reads: both checkpoints if it compares or follows, else the later one."""
-        routes, layers = drawn
         found = []
         for step in range(2) if measure.sides else (1,):
-            states = {}
             for name in measure.statistics:
-                batches = layers if get_statistic(name).reads_layers else [routes[step]]
-                states[name] = self.world.state_of(name, batches)
+                if (name, step) not in drawn.states:
+                    batches = drawn.layers if get_statistic(name).reads_layers else [drawn.routes[step]]
+                    drawn.states[name, step] = self.world.state_of(name, batches)
+            states = {name: drawn.states[name, step] for name in measure.statistics}
             weights = {"router_weight": self.routers[step]} | {
                 f"{part}_weight": torch.stack([torch.stack([getattr(e, part) for e in own]) for own in self.experts])
                 for part in ("gate", "up", "down")
@@ -93,14 +101,14 @@ class Population:
     def truth(self, name: str, knobs: dict[str, Any]) -> np.ndarray:
         """The value for endless prompts; by its own formula where the measure keeps a sample of rows only."""
         if name == "centred_kernel_alignment":
-            return np.stack([_alignment(batch) for batch in self.endless[1]])
+            return np.stack([_alignment(batch) for batch in self.endless.layers])
         if name == "router_gate_correlation":
-            return np.array([_score_and_gate(batch) for batch in self.endless[1]])
+            return np.array([_score_and_gate(batch) for batch in self.endless.layers])
         measure = dataclasses.replace(get(name), null=None, interval_reason="not asked")
         return evaluate(measure, self.sides(measure, self.endless), knobs).values
 
 
-def covered(population: Population, name: str, knobs: dict[str, Any], draws: Iterator[Drawn]) -> np.ndarray:
+def covered(population: Population, name: str, knobs: dict[str, Any], draws: list[Drawn]) -> np.ndarray:
     """Per simulation and layer the share of cells whose interval holds the truth."""
     measure, truth = dataclasses.replace(get(name), null=None, null_reason="not asked"), population.truth(name, knobs)
     found = []
@@ -132,6 +140,3 @@ def _score_and_gate(batch: LayerBatch) -> float:
     assert batch.gate_in is not None
     logits = batch.logits.gather(1, batch.indices).flatten().numpy()
     return float(np.asarray(spearmanr(logits, torch.nn.functional.silu(batch.gate_in).mean(-1).flatten().numpy()))[0])
-
-
-__all__ = ["ENDLESS", "PROMPTS", "Population", "covered"]
