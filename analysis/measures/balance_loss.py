@@ -34,10 +34,18 @@ def balance_loss(prompt_counts: State, router_sums: State, *, convention: Conven
     selections among T tokens. `transformers`: f_e = n_e / T, hence k times Megatron's. All before capacity, without a
     coefficient; sigmoid scores are normalised to sum 1 before P.
 
+    Formula:
+        L = E sum_e f_e P_e;  f_e = n_e / (k T);  P_e = (1/T) sum_t p_te
+        E experts, k chosen by each of T tokens; n_e selections of e; p_te router probability (sigmoid scores over their
+        sum). switch: f_e = share of tokens whose likeliest chosen expert is e. transformers: f_e = n_e / T.
+
     Returns:
-        One number per layer: 1 (`transformers`: k) at balance, 0 to E (`transformers`: to k E). The fact `all layers
-        pooled` puts the tokens of all layers together first, as transformers does. NaN where the router hides its
-        scores.
+        One number per layer: 1 (`transformers`: k) at balance, 0 to E/k (`switch` and `transformers`: to E). The fact
+        `all layers pooled` puts the tokens of all layers together first, as transformers does. NaN where the router
+        hides its scores.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Fedus et al. 2021, arXiv 2101.03961; the code of Megatron-LM and transformers.

@@ -29,8 +29,16 @@ def coactivation(coactivation_counts: State, *, pairs: Pairs = "all") -> Values:
     `adjacent_rank` counts j only where it ranks just before or just after i, as the script behind the published
     figures does: its numbers are smaller.
 
+    Formula:
+        C_ij = N_ij / N_i;  C_ii = 1
+        N_i: tokens that selected expert i; N_ij: tokens that selected both i and j. adjacent_rank: N_ij counts them
+        only where i and j are neighbours in the token's order of combine weights.
+
     Returns:
         Layer by expert by expert, 0 to 1; the diagonal is 1. NaN in the row of an expert without tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Muennighoff et al. 2024, arXiv 2409.02060.

@@ -29,6 +29,11 @@ def cross_layer_transition(layer_transitions: State, *, same_rank: bool = False)
     `same_rank` pairs the first choice of one layer with the first of the next, the second with the second, and so on,
     as the published script does, and takes shares of these pairs.
 
+    Formula:
+        D_ij = N_ij / N_i - N_j / T
+        N_i: tokens that selected i in a layer; N_j: that selected j in the next MoE layer; N_ij: both; T: all tokens.
+        same_rank: N_ij counts pairs of equal rank; N_i and N_j are its row and column sums, T its total.
+
     Returns:
         Pair of layers by expert by expert of the next layer, -1 to 1; 0 where the two know nothing of each other. NaN
         in the row of an expert without tokens.

@@ -31,6 +31,10 @@ def dead_experts(
 ) -> Values:
     """Experts whose load is at most `share` of an equal share, per layer; 0, the default, counts those never chosen.
 
+    Formula:
+        D = number of experts e with n_e / mean_j n_j <= share
+        n_e: selections of expert e (`served`: those it served); at share = 0 these are the experts with n_e = 0.
+
     Returns:
         One whole number per layer, 0 to E. NaN where no token was routed.
 

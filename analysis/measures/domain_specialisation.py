@@ -33,9 +33,17 @@ def domain_specialisation(prompt_counts: State, *, count: Count = "selected", pe
     `selection` as the published script divides, so a category's shares sum to 1; `token` as the published text does:
     the share of tokens that used the expert, which sum to k. A fully soft router is counted by combine weight.
 
+    Formula:
+        s_ec = N_ec / sum_j N_jc
+        N_ec: (token, slot) pairs of prompts of category c that selected expert e. per token: N_ec / T_c, T_c the tokens
+        of c. information (a fact): H(mean_c s_c) - mean_c H(s_c) in bits, s_c the shares of category c over experts.
+
     Returns:
         Layer by expert by category, 0 to 1, categories by name. NaN for a category without tokens. The facts hold what
         an expert tells of the category, in bits, categories weighing the same.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Muennighoff et al. 2024, arXiv 2409.02060.

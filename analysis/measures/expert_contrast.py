@@ -34,6 +34,11 @@ def expert_contrast(prompt_counts: State, *, first: int = 0, second: int = 1) ->
 
     Categories count from 0 in alphabetical order; `second` = -1 is all others together.
 
+    Formula:
+        D_e = N_e1 / T_1 - N_e2 / T_2
+        N_ec: tokens of category c that selected expert e; T_c: all tokens of category c; 1 and 2 as `first` and
+        `second` name.
+
     Returns:
         Layer by expert, -1 to 1; 0 where both use it alike. NaN if a category has no tokens.
 

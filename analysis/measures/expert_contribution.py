@@ -26,8 +26,16 @@ def expert_contribution(contribution_sums: State, *, silent: float = 0.1) -> Val
     g is the combine weight, f the expert's output; it equals the expert's mean g|f| over the layer's mean. A fact
     counts the experts below `silent`: a bar that is a guess, no source names one.
 
+    Formula:
+        C_e = (G_e / sum_j G_j) / (n_e / sum_j n_j);  G_e = sum of g |f_e(x)|
+        Sums over the n_e (token, slot) pairs that expert e served; g combine weight, f_e(x) the expert's output.
+
     Returns:
-        Layer by expert, 0 (served tokens, gave nothing) to E; 1 is in proportion. NaN for an expert without tokens.
+        Layer by expert, 0 or more (0: served tokens, gave nothing; at most sum_j n_j / n_e); 1 is in proportion. NaN
+        for an expert without tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours.

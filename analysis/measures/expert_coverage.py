@@ -47,8 +47,14 @@ def expert_coverage(
     for `enough` = 1 is sum_e C(P - P_e, m) / C(P, m). Between whole prompts it is interpolated. Once, and half an
     expert missing, are choices: no source names any.
 
+    Formula:
+        N where sum_e (1 - p_e)^N = missing;  p_e = n_e / T
+        n_e: of T tokens those that selected expert e. enough > 1: the sum is of P(Binomial(N, p_e) < enough). prompts:
+        the sum is of P(Hypergeometric(P, P_e, m) < enough): m of P prompts, P_e of which selected e.
+
     Returns:
-        One number per layer, in tokens or prompts. NaN where an expert was never seen, or P prompts do not suffice.
+        One number per layer, 0 or more, in tokens or prompts. NaN where an expert was never seen, or P prompts do not
+        suffice.
 
     Raises:
         BadKnob: If `enough` is less than 1 or `missing` not positive.

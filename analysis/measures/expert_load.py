@@ -25,10 +25,16 @@ from analysis.statistic import State
 def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Values:
     """The share of (token, slot) pairs an expert receives, relative to an equal share.
 
-    `n_e / (k T / E)` with `n_e` the selections of expert e over the T tokens.
+    Formula:
+        L_e = n_e / mean_j n_j
+        n_e: selections of expert e (`served`: those it served). mean_j n_j is k T / E, of T tokens, where every selection
+        is counted.
 
     Returns:
         Layer by expert, 0 to E/k; 1 is an equal share, 0 an expert without tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Wang et al. 2024, arXiv 2408.15664.

@@ -29,8 +29,13 @@ def expert_router_coupling(router_weight: Tensor, gate_weight: Layered, *, alpha
     `own row strongest` and `own expert strongest`: shares with M_ii the largest of its column and its row; `eps`:
     min over j != i of |r_i - r_j| / (2 |r_i|), the noise a row bears before it is nearer to another.
 
+    Formula:
+        M_ij = |W_gate,j r_i|
+        r_i: router row i as stored, not scaled to length 1; W_gate,j: gate matrix of expert j; Euclidean norm.
+
     Returns:
-        Layer by router row by expert, 0 or more, in units of router weight times gate weight. NaN for a zero matrix.
+        Layer by expert (router row) by expert (gate), 0 or more, in units of router weight times gate weight: 0 for a
+        row or matrix of zeros. The fact `eps` is NaN for a row of zeros.
 
     Raises:
         BadKnob: If `alpha` is negative.

@@ -33,8 +33,16 @@ def expert_saliency(contribution_sums: State, *, criterion: Criterion = "reap") 
     Facts, means over layers: Spearman rank agreement of two halves of the prompts (the ceiling for any agreement), and
     with each other criterion.
 
+    Formula:
+        S_e = s_e / mean_j s_j;  s_e = (1/n_e) sum of g |f_e(x)|   (reap)
+        In general s_e = n_e^a mean(g^b |f_e(x)|^c), over the n_e tokens that expert e served; experts without s_e are
+        left out of mean_j. g: combine weight, f_e(x): output of the expert.
+
     Returns:
         Layer by expert, 0 to E. NaN for an expert without tokens where a = 0.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Lasby et al. 2025, arXiv 2510.13999.

@@ -31,6 +31,11 @@ def load_difference(a: Inputs, b: Inputs, *, count: Count = "selected") -> Value
 
     If a side is fully soft it has no selections: both sides are then compared by combine weight.
 
+    Formula:
+        D_e = n_e(b) / mean_j n_j(b) - n_e(a) / mean_j n_j(a)
+        n_e: selections of expert e on that side (`served`: those it served), or its sum of combine weights if a
+        side is fully soft.
+
     Returns:
         Layer by expert, -E/k to E/k (-E to E by weight); positive where b gives the expert more.
 

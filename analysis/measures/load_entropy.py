@@ -26,8 +26,16 @@ from analysis.statistic import State
 def load_entropy(prompt_counts: State, *, count: Literal["selected", "served"] = "selected") -> Values:
     """Entropy of the shares of (token, slot) pairs per layer, over ln E.
 
+    Formula:
+        H = -(1 / ln E) sum_e q_e ln q_e;  q_e = n_e / sum_j n_j
+        n_e: selections of expert e (`served`: those it served); E experts.
+
     Returns:
-        One number per layer, ln k / ln E (the same k experts for every token) to 1.
+        One number per layer, 0 to 1: at least ln k / ln E (the same k experts for every token) if all selections count.
+        NaN where no token was routed.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Shannon 1948; normalised by its largest value.

@@ -36,8 +36,17 @@ def load_violation(
     Both are 0 at balance and grow with imbalance. `over="all"` takes the loads of all tokens together (`global` in
     the paper); `over="prompts"` is per batch, one prompt a batch: the violation of each prompt, then the mean.
 
+    Formula:
+        V = max_e n_e / mean_j n_j - 1
+        n_e: selections of expert e (`served`: those it served). min: V = 1 - min_e n_e / mean_j n_j. prompts: V of each
+        prompt by itself, then the mean over prompts that have tokens.
+
     Returns:
-        One number per layer: 0 to E/k - 1 (`max`) or 0 to 1 (`min`: an expert without tokens).
+        One number per layer: 0 to E/k - 1 (`max`) or 0 to 1 (`min`: an expert without tokens). NaN where no token was
+        routed.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Wang et al. 2024, arXiv 2408.15664.

@@ -24,8 +24,15 @@ def probability_entropy(router_sums: State) -> Values:
 
     Sigmoid scores are normalised to sum 1 first.
 
+    Formula:
+        H = (1/T) sum_t sum_e -p_te ln p_te
+        p_te: router probability of expert e for token t, all E experts (sigmoid scores over their sum); T tokens.
+
     Returns:
         One number per layer, 0 (one expert has all of it) to ln E nats. NaN where the router hides its scores.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Shannon 1948.

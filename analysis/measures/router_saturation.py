@@ -31,6 +31,11 @@ def router_saturation(steps: tuple[Inputs, ...], *, top1: bool = False) -> Value
 
     The last of the steps is the final one. `top1` asks whether the first-ranked expert is the same.
 
+    Formula:
+        S(s) = (1/T) sum_t |C_t(s) and C_t(final)| / k
+        C_t(s): the k experts of token t at step s; T tokens, the same at every step. top1: the
+        first-ranked expert alone, and 1 for k.
+
     Returns:
         Step by layer, 0 to 1; 1 at the last step. NaN where nothing was routed.
 

@@ -20,8 +20,15 @@ from analysis.statistic import State
 def router_z_loss(router_sums: State) -> Values:
     """Mean over tokens of (logsumexp_e s_te)^2, unweighted: no coefficient, padding left out.
 
+    Formula:
+        Z = (1/T) sum_t (ln sum_e exp s_te)^2
+        s_te: router logit of expert e for token t; T tokens.
+
     Returns:
         One number per layer, 0 or more. NaN where the router hides its logits.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Zoph et al. 2022, arXiv 2202.08906.

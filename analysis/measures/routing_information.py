@@ -26,8 +26,15 @@ def routing_information(router_sums: State) -> Values:
 
     It tells "uniform because undecided" (both terms high, I = 0) from "balanced and decided" (I near ln E).
 
+    Formula:
+        I = -sum_e P_e ln P_e - (1/T) sum_t sum_e -p_te ln p_te;  P_e = (1/T) sum_t p_te
+        p_te: router probability of expert e for token t (sigmoid scores over their sum); T tokens.
+
     Returns:
         One number per layer, 0 to ln E nats. NaN where the router hides its scores.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Shannon 1948.
