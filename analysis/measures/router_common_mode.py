@@ -23,8 +23,15 @@ DRAWN_NUMBERS = 2_000_000
 def router_common_mode(router_weight: Tensor) -> Values:
     """E |mean row|^2 over the sum of |row|^2, per layer.
 
+    Formula:
+        m = E |q|^2 / sum_e |r_e|^2;  q = (1/E) sum_e r_e
+        r_e: router row of expert e, of E experts.
+
     Returns:
         One number per layer, 0 (rows cancel) to 1 (all rows the same). NaN if all rows are zero.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours: the part of the rows that a softmax router cannot use, and that raises every raw cosine.

@@ -26,8 +26,15 @@ def router_cosine(router_weight: Tensor, *, form: Form = "raw") -> Values:
 
     `raw` as published; `centred` after taking away the layer's mean row.
 
+    Formula:
+        C_ij = r_i . r_j / (|r_i| |r_j|)
+        r_i: router row of expert i. centred: r_i - (1/E) sum_e r_e in its place.
+
     Returns:
         Layer by expert by expert, -1 to 1; the diagonal is 1. NaN where a row has length 0.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ahrac, Hochwald & Geva 2026, arXiv 2605.12476.

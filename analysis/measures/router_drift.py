@@ -32,6 +32,11 @@ def router_drift(a: Inputs, b: Inputs, *, what: What = "direction", form: Form =
 
     `centred` takes each side's mean row away first.
 
+    Formula:
+        D = mean_e (1 - u_e . v_e / (|u_e| |v_e|));  u_e = a_e - mean_j a_j;  v_e = b_e - mean_j b_j
+        a_e, b_e: router row of expert e on either side; rows without a direction are left out.
+        raw: u_e = a_e, v_e = b_e. relative: D = |V - U|_F / |U|_F, the rows of U and V being u_e and v_e.
+
     Returns:
         One number per layer: 0 (unmoved) to 2 (`direction`; 1 is unrelated), or 0 or more (`relative`). NaN where no
         row has a direction.

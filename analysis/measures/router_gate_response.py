@@ -47,8 +47,17 @@ def router_gate_response(
     Facts over all layers: mean diagonal, mean off the diagonal, and self-recognition: the share of rows i that excite
     expert i most of all, and of experts j that row j excites most; chance is 1/E.
 
+    Formula:
+        K2_ij = d |W_j r_i|^2 / (|r_i|^2 |W_j|_F^2)
+        r_i: router row i of d numbers (centred: minus the layer's mean row); W_j: gate matrix of expert j.
+        up, down: that matrix, or the transpose of that one, in its place.
+
     Returns:
-        Layer by router row by expert, 0 to d; 1 is the mean over all directions. NaN for a zero row or matrix.
+        Layer by expert (router row) by expert (matrix), 0 to d; 1 is the mean over all directions. NaN for a zero row
+        or matrix.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours: the mean over uniform directions is 1 for any matrix.

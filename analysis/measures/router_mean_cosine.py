@@ -27,8 +27,16 @@ DRAWN_NUMBERS = 4_000_000
 def router_mean_cosine(router_weight: Tensor, *, form: Form = "raw", summary: Summary = "mean") -> Values:
     """Mean, root mean square or largest cosine over the pairs of router rows, per layer.
 
+    Formula:
+        m = 2 / (E (E - 1)) sum over i < j of c_ij;  c_ij = r_i . r_j / (|r_i| |r_j|)
+        r_i: router row of expert i, of E (centred: minus the mean row).
+        rms: root of the mean of c_ij^2. largest: the largest c_ij.
+
     Returns:
         One number per layer, -1 to 1. NaN where a row has length 0.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ahrac, Hochwald & Geva 2026, arXiv 2605.12476.

@@ -27,6 +27,10 @@ def router_orthogonality(router_weight: Tensor, *, groups: int = 1) -> Values:
 
     With `groups`, the experts fall into that many blocks of neighbours; the loss of each block, then the mean.
 
+    Formula:
+        L = |R R' - I|_F^2 / E^2 = (1/E^2) sum over i != j of (r_i . r_j)^2 / (|r_i|^2 |r_j|^2)
+        R: the E router rows r_i, each of length 1. groups: L of every block of E / groups rows, then the mean.
+
     Returns:
         One number per layer, 0 (orthogonal) to 1 - 1/E (all rows parallel). NaN where a row has length 0.
 

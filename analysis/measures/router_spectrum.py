@@ -27,8 +27,15 @@ def router_spectrum(router_weight: Tensor, *, form: Form = "centred") -> Values:
     Facts, over layers: participation ratio (sum s^2)^2 / sum s^4, the number of directions in use (NaN if all rows
     are equal), and the condition number s_1 / s_last.
 
+    Formula:
+        s_1 >= s_2 >= ...: singular values of the matrix of rows r_e - mean_j r_j
+        r_e: router row of expert e. raw: of the rows r_e themselves.
+
     Returns:
-        Layer by component, weight units; min(E, d) components, min(E - 1, d) if centred.
+        Layer by component, 0 or more, in weight units; min(E, d) components, min(E - 1, d) if centred.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Gao & Ganguli 2015, Curr. Opin. Neurobiol. 32 (participation ratio).

@@ -40,9 +40,14 @@ def routing_margin(
     deviation `noise` on the scores swap the two experts at the boundary. Quantile and flips are read from a histogram
     of eight bins a decade. The default noise is a guess: set it to the error of your format or engine.
 
+    Formula:
+        M = (1/T) sum_t m_t;  m_t = k-th largest score of token t minus its next
+        Scores as the router ranks by them, a selection bias included; T tokens. quantile: of m_t, linear within its
+        bin. flips: (1/T) sum_t Phi(-m_t / (noise sqrt 2)), Phi the normal distribution function, over m_t >= 0.
+
     Returns:
-        One number per layer: score units, 0 or more (`mean`, `quantile`), or 0 to 0.5 (`flips`). NaN where the router
-        hides its scores.
+        One number per layer: score units, 0 or more (the mean can be lower where a limit to groups, not rank, decided),
+        or 0 to 0.5 (`flips`). NaN where the router hides its scores.
 
     Raises:
         BadKnob: If `quantile` is not between 0 and 1 or `noise` not positive.

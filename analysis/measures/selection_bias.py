@@ -42,8 +42,14 @@ def selection_bias(
     whose sign never flipped (balancing is losing), near 0 for one that hovers. The rate is the best value of the
     paper, a guess for any other run.
 
+    Formula:
+        flips = (1/(k T)) number of (t, e) with e selected by t and p_te < k-th largest of p_t
+        p_te: router probability (or normalised score) without the bias; T tokens of k selections each.
+        spread = max_e b_e - min_e b_e;  sd = sqrt(sum_e (b_e - mean b)^2 / (E - 1)), b_e the bias of expert e.
+
     Returns:
-        One number per layer. NaN where the router adds no bias, or hides its scores (`flips`).
+        One number per layer, 0 or more (`flips`: 0 to 1). NaN where the router adds no bias, or hides its scores
+        (`flips`).
 
     Raises:
         BadKnob: If `rate` is not positive or `updates` negative.

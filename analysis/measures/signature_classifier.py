@@ -44,10 +44,15 @@ def signature_classifier(
     and the population's standard deviation; `penalty` (scikit-learn's C), scaling and `seed` are our guesses. A copy of
     a text is used once.
 
+    Formula:
+        A = mean over folds of the share of held-out prompts p with argmax_c (w_c . z_p + b_c) = category of p
+        w, b minimise penalty sum_p -ln softmax_c(w_c . z_p + b_c) [own category] + |w|^2 / 2 over the training prompts
+        z_p: the shares of selections of all experts of all layers, each minus its training mean, over its training sd.
+
     Returns:
-        0 to 1. The facts hold the spread over folds (population standard deviation) and the controls under the same
-        folds: the most frequent category, the prompt's length alone, and its token ids alone. Step 0 beside it is the
-        control of an untrained router.
+        One number, 0 to 1. The facts hold the spread over folds (population standard deviation) and the controls under
+        the same folds: the most frequent category, the prompt's length alone, and its token ids alone. Step 0 beside it
+        is the control of an untrained router.
 
     Raises:
         TooFew: If there are not two categories with two different texts each.

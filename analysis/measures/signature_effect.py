@@ -39,9 +39,16 @@ def signature_effect(
     `plain` cosines as published. `noise_corrected` and `length_matched` take out that short prompts look unlike each
     other by counting noise alone.
 
+    Formula:
+        d = (m_w - m_a) / sqrt(((n_w - 1) v_w + (n_a - 1) v_a) / (n_w + n_a - 2))
+        n, m, v: number, mean and variance (n - 1) of the cosines of pairs of prompts of equal (w), of different
+        category (a). cosine of prompts p, q: s_p . s_q / (|s_p| |s_q|), s_p the share of each of the layer's experts in
+        p's selections.
+
     Returns:
-        One number per layer: d (0 is no effect), or the mean cosine within or across categories. The facts hold within,
-        across and d for the mean over layers of the cosines, as published, and how many pairs they used.
+        One number per layer: d, any number (0 is no effect), or the mean cosine within or across categories, 0 to 1 (-1
+        to 1 if centred, beyond by noise if corrected). The facts hold within, across and d for the mean over layers of
+        the cosines, as published, and how many pairs they used.
 
     Raises:
         TooFew: If there are not two categories, or no category has two prompts.

@@ -38,8 +38,13 @@ def signature_embedding(
     Squared distance in that space is 2 L (1 - signature similarity), so the map and the similarity speak of the same
     thing. Prompts with the same signature are one point.
 
+    Formula:
+        z_p = (s_p1 / |s_p1|, ..., s_pL / |s_pL|); the two coordinates are the first principal components of all z_p
+        s_pl: share of each expert of layer l in the selections of prompt p (centred: minus the mean over prompts).
+        umap: neighbours by |z_p - z_q| in place of components.
+
     Returns:
-        Prompt by coordinate, without unit. NaN for a prompt without tokens.
+        Prompt by coordinate, any number, without unit. NaN for a prompt without tokens.
 
     Raises:
         TooFew: If fewer than two prompts differ (five for UMAP).

@@ -31,10 +31,18 @@ def signature_outlier(prompt_counts: State, *, weighting: Weighting = "auto", co
 
     `corrected` takes counting noise out of the length of both, so that short prompts are not far for being short.
 
+    Formula:
+        D_pc = 1 - mean over layers of s_p . m_c / (|s_p| |m_c|)
+        s_p: share of each expert in the selections of prompt p; m_c: mean of s_q over prompts q of category c with
+        another text. corrected: |s_p|^2 and |m_c|^2 are replaced by their estimates without counting noise.
+
     Returns:
         Prompt by category, 0 (the same experts in the same shares) to 1 (none in common). NaN for a prompt without
         tokens, and to a category without another prompt. The facts count outliers at a false discovery rate of 5 % and
         say how many prompts are nearest to their own category.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Avinash 2026, arXiv 2603.11114, for the signatures.

@@ -48,9 +48,16 @@ def signature_similarity(
     `plain` as published. `noise_corrected` divides by lengths freed of what counting few tokens adds; `length_matched`
     by those that as many tokens as the shortest prompt has would give.
 
+    Formula:
+        S_pq = mean over layers of s_p . s_q / (|s_p| |s_q|)
+        s_p: share of each of the layer's experts in the selections of prompt p (centred: minus the mean over prompts).
+
     Returns:
         Prompt by prompt, 0 to 1 (-1 to 1 if centred, beyond by noise if corrected), prompts sorted by category. NaN for
         a prompt without tokens, and with one token if corrected.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Avinash 2026, arXiv 2603.11114; the corrected and centred forms are ours.

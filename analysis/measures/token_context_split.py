@@ -33,6 +33,11 @@ def token_context_split(token_routes: State, *, correction: Correction = "miller
     exactly what the context decides: I(e; id) + I(e; context | id) = H(e). `miller_madow` adds to every entropy of n
     tokens over K seen experts (K - 1) / (2 n ln 2); only ids that occur `min_count` times or more are counted.
 
+    Formula:
+        context = sum_i (n_i / n) H(N_i);  token id = H(sum_i N_i) - context
+        H(N) = -sum_e q_e log2 q_e + (K - 1) / (2 m ln 2);  q_e = N_e / m, m = sum_e N_e, K experts with N_e > 0
+        N_ie: tokens of id i whose first-ranked expert is e; n_i = sum_e N_ie, n = sum_i n_i. none: no term in K.
+
     Returns:
         Layer by part, bits: I between 0 and H(e), H(e | id) between 0 and H(e) <= log2 E, but for the correction, which
         is not clipped and can bring I below 0. NaN if no id occurs often enough.

@@ -27,6 +27,10 @@ def vocabulary_specialisation(token_routes: State, *, id_of: Which = "input", mi
     `id_of`: the token itself, the one that follows it, or the one the model predicts to follow. `min_count` = 1 is the
     published figure's, in which an id that occurs once counts as fully specialised; the facts hold it too.
 
+    Formula:
+        V = (1/I) sum_i max_e N_ie / sum_e N_ie
+        N_ie: tokens of id i whose first-ranked expert is e; I ids that occur `min_count` times or more.
+
     Returns:
         One number per layer, 1/E to 1. NaN if no id occurs often enough.
 

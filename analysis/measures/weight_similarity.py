@@ -36,8 +36,15 @@ def weight_similarity(
     `minus_mean` takes the layer's mean expert away first: what is left of upcycled copies when what they inherited is
     gone. Independent differences from one parent then have -1/(E-1).
 
+    Formula:
+        C_ef = w_e . w_f / (|w_e| |w_f|);  w_e = all entries of W_gate, W_up, W_down of expert e as one vector
+        minus_mean: w_e - mean_j w_j in its place. gate, up, down: the entries of that matrix alone.
+
     Returns:
         Layer by expert by expert, -1 to 1; the diagonal is 1. NaN where an expert is zero, or equals the mean.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Li et al. 2024, arXiv 2310.01334 (flattened weights).
