@@ -27,8 +27,8 @@ def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = 
 
     Formula:
         L_e = n_e / mean_j n_j
-        n_e: selections of expert e (`served`: those it served). mean_j n_j is k T / E, of T tokens, where every selection
-        is counted.
+        n_e: selections of expert e (`served`: those it served). mean_j n_j is k T / E, of T tokens, where every
+        selection is counted.
 
     Returns:
         Layer by expert, 0 to E/k; 1 is an equal share, 0 an expert without tokens.

@@ -56,8 +56,8 @@ def signature_baselines(
     Formula:
         within, across: mean of s_a . s_b / (|s_a| |s_b|) over pairs of prompts of equal, of different category
         permuted: mean of 1 / (E |s_a| |s_b|);  balanced: mean of 1 / sqrt((1 + w_a) (1 + w_b)), w_a = (E - k) / (k T_a)
-        s_a: share of each of the E experts in the selections of prompt a, k by each of its T_a tokens. All means are over
-        pairs of different texts, the second line's over all such pairs.
+        s_a: share of each of the E experts in the selections of prompt a, k by each of its T_a tokens. All means are
+        over pairs of different texts, the second line's over all such pairs.
 
     Returns:
         Layer by quantity, 0 to 1. NaN for `balanced` of combine weights.
