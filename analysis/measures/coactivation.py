@@ -45,7 +45,8 @@ def coactivation(coactivation_counts: State, *, pairs: Pairs = "all") -> Values:
 
     Caveat:
         A popular expert is chosen with everyone: a bright column is load, not affinity. With k = 1 nothing is chosen
-        together and all off the diagonal is 0.
+        together and all off the diagonal is 0. The interval of a rare pair is too narrow: in simulations (6 experts, 80
+        prompts) it held the value of endless prompts 95 % of the time for pairs of 50 tokens or more, 80 % below 5.
     """
     both = coactivation_counts["both"].sum(0).double()
     alone = both.diagonal(dim1=-2, dim2=-1)

@@ -66,7 +66,7 @@ def selection_bias(
     bias = router_bias.double()
     added = ~bias.isnan().any(-1)
     chosen = router_sums["scored"].sum(0) * router_sums.shape.top_k
-    flips = torch.where(added, router_sums["displaced"].sum(0) / chosen, torch.nan)
+    flips = torch.where(added, router_sums["displaced"].sum(0).double() / chosen, torch.nan)
     values = {"flips": flips, "spread": bias.amax(-1) - bias.amin(-1), "sd": bias.std(-1)}[show]
     facts = over_layers(values, router_sums.shape.layers, "highest")
     if updates and bool(added.any()):
