@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.end_to_end.conftest import Services
-from tests.end_to_end.panels import ANSWER_MILLISECONDS, last_steps, panel, ready
+from tests.end_to_end.panels import ANSWER_MILLISECONDS, ask, last_steps, panel, ready
 
 pytestmark = pytest.mark.browser
 
@@ -75,20 +75,16 @@ def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> Non
 
 def test_a_turned_knob_changes_the_figure_and_the_log_of_jobs_shows_no_pass(page: Page, services: Services) -> None:
     end = last_steps(services.api)["free"]
-    heights = "d => [...d.querySelector('.js-plotly-plot').data[0].z].flatMap(row => [...row])"
-    ready(page, f"/router?a={end}")
-    plate = panel(page, "router_cosine")
-    expect(plate).to_have_attribute("data-state", "done", timeout=ANSWER_MILLISECONDS)
-    before = plate.evaluate(heights)
+    cells = "d => d.querySelector('.js-plotly-plot').calcdata[0][0].z.flatMap(row => [...row]).map(v => v ?? NaN)"
+    ready(page, f"/specialisation?a={end}")
+    before = ask(page, "domain_specialisation").evaluate(cells)
     known = {job["id"] for job in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"]}
-    plate.get_by_role("button", name="centred", exact=True).click()
-    page.wait_for_url("**k.router_cosine.form=centred**")
-    expect(plate).not_to_have_attribute("data-state", "loading")
-    if plate.get_attribute("data-state") == "not-asked":
-        expect(plate).to_contain_text("Needs no model run")
-        plate.get_by_role("button", name="Ask").click()
-    expect(plate).to_have_attribute("data-state", "done", timeout=ANSWER_MILLISECONDS)
-    page.wait_for_function(DRAWN)
-    assert not np.allclose(before, plate.evaluate(heights), equal_nan=True)
+    panel(page, "domain_specialisation").get_by_role("button", name="token", exact=True).click()
+    turned = panel(page, "domain_specialisation").get_by_role("button", name="token", exact=True)
+    expect(turned).to_have_attribute("aria-pressed", "true")
+    if panel(page, "domain_specialisation").get_attribute("data-state") == "not-asked":
+        expect(panel(page, "domain_specialisation")).to_contain_text("Needs no model run")
+    after = ask(page, "domain_specialisation").evaluate(cells)
+    assert not np.allclose(before, after, equal_nan=True)
     new = [j for j in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"] if j["id"] not in known]
     assert not [job["stage"] for job in new if "tokens" in job["stage"]]
