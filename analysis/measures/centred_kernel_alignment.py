@@ -30,9 +30,17 @@ def centred_kernel_alignment(expert_rows: State, *, biased: bool = False) -> Val
     Debiased by the unbiased HSIC (diagonals left out); `biased` is <Kc, Lc> / (|Kc| |Lc|), which goes to 1 as the
     tokens get fewer than the dimensions.
 
+    Formula:
+        CKA_ef = h(K_e, K_f) / sqrt(h(K_e, K_e) h(K_f, K_f));  K_e = Y_e Y_e' with its diagonal set to 0
+        h(K, L) = tr(K L) + (1'K 1) (1'L 1) / ((n - 1) (n - 2)) - 2 (1'K L 1) / (n - 2)
+        Y_e: outputs of expert e for the same n sampled tokens, minus their mean. biased: diagonals kept, h the trace.
+
     Returns:
-        Layer by expert by expert, 1 on the diagonal; at most 1 up to noise, and negative by chance only. NaN with fewer
-        than four tokens, or for outputs that do not vary.
+        Layer by expert by expert, 1 on the diagonal; 0 to 1 if biased, else at most 1 up to noise, and negative by
+        chance only. NaN with fewer than four tokens, or for outputs that do not vary.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Kornblith et al. 2019, arXiv 1905.00414; unbiased HSIC: Song et al. 2012, JMLR 13.

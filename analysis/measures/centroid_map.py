@@ -35,8 +35,14 @@ def centroid_map(
 
     `layer` counts MoE layers from 0. A frame of each checkpoint's own would turn and hide what moves.
 
+    Formula:
+        c_se = mean of x over the tokens expert e served at step s - mean of x over all tokens at step s
+        The two coordinates are the first principal components of all c_se of the layer, all steps together; x: router
+        input. plain: nothing taken away; weighted: mean by combine weight. mds, umap: other planes from the same c_se.
+
     Returns:
-        Expert at each checkpoint by coordinate, checkpoint by checkpoint. NaN for an expert without tokens.
+        Expert (at each checkpoint) by coordinate, any number, in units of the hidden state for PCA; checkpoint by
+        checkpoint. NaN for an expert without tokens.
 
     Raises:
         TooFew: With fewer than two checkpoints, or fewer than two different points.

@@ -34,8 +34,13 @@ def centroid_trajectory(
     first and the last (over the checkpoints passed, where labels are no numbers); `net`: distance from the first to the
     last; `straightness`: net over length.
 
+    Formula:
+        length_e = sum_s |c_(s+1)e - c_se|;  net_e = |c_last,e - c_first,e|;  straightness_e = net_e / length_e
+        c_se: mean of x over the tokens that e served at step s, minus that over all tokens of the layer; x: router
+        input. speed_e = length_e / training steps passed. plain: nothing taken away; weighted: mean by combine weight.
+
     Returns:
-        Layer by expert. NaN for an expert without tokens at one of the checkpoints.
+        Layer by expert, 0 or more (straightness: 0 to 1). NaN for an expert without tokens at one of the checkpoints.
 
     Raises:
         TooFew: With fewer than two checkpoints.

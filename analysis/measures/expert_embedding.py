@@ -54,9 +54,14 @@ def expert_embedding(
     `jacobian`: its mean Jacobian, seen through 4 fixed directions. `centred` takes the mean over the layer's experts
     away first. `mds` keeps angles as well as a plane can, `pca` is a shadow, `umap` keeps neighbours.
 
+    Formula:
+        z_e = u_e / |u_e|;  u_e = c_e - mean over the layer's experts of c;  c_e = mean of x over the tokens e served
+        The two coordinates are the first principal components of the z_e of all layers together; x: router input. Other
+        features in place of c_e; mds: classical scaling of the angles between z_e; umap: their neighbours.
+
     Returns:
-        Expert by coordinate, layer by layer, without unit. NaN for an expert without tokens, or that is its layer's
-        mean.
+        Expert by coordinate, layer by layer, any number, without unit. NaN for an expert without tokens, or that is its
+        layer's mean.
 
     Raises:
         TooFew: If fewer than two experts differ (five for UMAP).

@@ -36,8 +36,16 @@ def gradient_interference(
     over tokens. `balance`: coefficient E sum f_j mean p_j, its loads f those of all tokens; `z`: coefficient mean
     squared logsumexp. The default coefficient is OLMoE's for `balance` (0.001 for `z`), a guess for any other model.
 
+    Formula:
+        R = coefficient |A'X|_F / |D'X|_F;  A_te = (E/T) p_te (f_e - sum_j f_j p_tj);  D_te = (1/T) dL/ds_te
+        X: router inputs of T sampled tokens; p: router probabilities; f: share of e in all selections of all tokens. L:
+        summed next-token cross-entropy; s: logits. z: A_te = (2/T) logsumexp(s_t) softmax(s_t)_e.
+
     Returns:
         One ratio per layer, 0 or more. NaN where the router hides its scores or the task does not pull at all.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours: the closed forms of `analysis.gate_rules`.

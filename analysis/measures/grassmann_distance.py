@@ -37,9 +37,15 @@ def grassmann_distance(
     sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0 is as far as two halves of one
     expert's tokens, 1 is unrelated. `matched` takes equally many rows of every expert.
 
+    Formula:
+        D_ef = sqrt(sum_i theta_i^2);  cos theta_i = i-th singular value of U_e'U_f
+        U_e: first n principal axes (n at most half of d) of the covariance of g x, x the sampled inputs that e served.
+        normalised: D / (sqrt(n) pi/2). score: (D - floor) / (random - floor), both from two halves of the prompts.
+
     Returns:
-        Layer by expert by expert, 0 on the diagonal. NaN for an expert with too few rows; a score also where the floor
-        reaches what is random.
+        Layer by expert by expert, 0 on the diagonal; 0 to sqrt(n) pi/2 radians, 0 to 1 if normalised, about 0 to 1 as a
+        score (beyond by noise). NaN for an expert with too few rows; a score also where the floor reaches what is
+        random.
 
     Raises:
         BadKnob: If n is below 1.

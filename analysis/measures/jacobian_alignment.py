@@ -48,8 +48,16 @@ def jacobian_alignment(
     every mean Jacobian out; `sketch` sends 64 fixed orthogonal probes through; `auto` is exact where that takes about a
     second per layer. `baseline` chooses the null.
 
+    Formula:
+        A_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F);  J_e = W_down (diag(a) W_gate + diag(b) W_up)
+        a, b: d phi / d gate and d phi / d up of each hidden neuron, mean over the common tokens (`served`: e's own).
+        each: sum_t tr(J_e(x_t)'J_f(x_t)) / sqrt(sum_t |J_e(x_t)|^2 sum_t |J_f(x_t)|^2), by one probe per token.
+
     Returns:
         Layer by expert by expert, -1 to 1; the diagonal is 1. NaN for an expert without tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Liu 2026, arXiv 2605.16349 (mean Jacobians); closed form, blocks and `each`: ours.

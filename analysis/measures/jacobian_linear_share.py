@@ -26,11 +26,19 @@ def jacobian_linear_share(
 ) -> Values:
     """|mean over tokens of J|^2 / (mean over tokens of |J|^2) on the common tokens, in the Frobenius norm.
 
-    Both from the same eight probes, one per token. `corrected` takes from the numerator what n tokens of a mean of 0
-    would leave in it, 1/n of the denominator.
+    Both from the same eight probes, one per token. `corrected` takes from both what n tokens of a mean of 0 would leave
+    in the numerator, 1/n of the denominator.
+
+    Formula:
+        L_e = (s - 1/n) / (1 - 1/n);  s = mean_t |M v_t|^2 / mean_t |J(x_t) v_t|^2;  M = mean_t J(x_t)
+        J(x_t): Jacobian of expert e at common token t, of n; v_t: one of eight fixed probes, E[v v'] = I, by the
+        token's hash. corrected off: L_e = s.
 
     Returns:
         Layer by expert, 0 to 1; corrected values can fall below 0 by noise. NaN with fewer than two common tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours; probes: Hutchinson 1990.

@@ -42,9 +42,17 @@ def jacobian_spectrum(
 
     `participation`: (sum e)^2 / sum e^2; `entropy`: exp(-sum p log p) with p = e / sum e; `first`: the largest p.
 
+    Formula:
+        P_e = (sum_i q_i)^2 / sum_i q_i^2;  q_i = i-th squared singular value of J_e
+        J_e = W_down (diag(a) W_gate + diag(b) W_up), the mean Jacobian: a, b mean slopes of phi over the common tokens.
+        entropy: exp(-sum_i p_i ln p_i), first: max_i p_i, with p_i = q_i / sum_j q_j.
+
     Returns:
-        Layer by expert: 1 to the smaller of hidden and model width, or a share above 0. NaN for an expert without
-        tokens.
+        Layer by expert: 1 to the smaller of hidden and model width, or a share above 0, to 1 (`first`). NaN for an
+        expert without tokens.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Participation ratio: Kramer & MacKinnon 1993; entropy rank: Roy & Vetterli 2007.
