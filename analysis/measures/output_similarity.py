@@ -31,9 +31,17 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
 
     `same token`: of the outputs of each token, averaged over tokens; `mean output`: of the two mean outputs.
 
+    Formula:
+        S_ef = (1/T) sum_t (1 - arccos(c_t) / pi);  c_t = f_e(x_t) . f_f(x_t) / (|f_e(x_t)| |f_f(x_t)|)
+        f_e(x_t): output of expert e for common token t, without combine weight; T tokens on which neither output is 0.
+        cosine: c_t itself. mean output: c of sum_t f_e(x_t) and sum_t f_f(x_t) in place of the mean over tokens.
+
     Returns:
         Layer by expert by expert, 0 to 1 or -1 to 1; the diagonal is 1. NaN for an expert whose output is always 0, or
         without a common token.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Lo et al. 2025, arXiv 2406.18219.

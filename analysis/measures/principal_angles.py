@@ -36,6 +36,10 @@ def principal_angles(
     `mean` averages each angle over all pairs of a layer; `nearest` and `farthest` are the angles of the pair with the
     smallest and the largest Grassmann distance.
 
+    Formula:
+        theta_i = mean over pairs e < f of theta_i(e, f);  cos theta_i(e, f) = i-th singular value of U_e'U_f
+        U_e: first n principal axes (n at most half of d) of the covariance of g x, x the sampled inputs that e served.
+
     Returns:
         Layer by angle, 0 to pi/2, rising. NaN for a layer with fewer than two experts that have enough rows.
 

@@ -28,8 +28,17 @@ DRAWS = 100
 def rank_profile(score_gate_tokens: State, *, activity: Activity = "mean") -> Values:
     """Mean over common tokens of the gate answer of the expert with the r-th largest logit, for every rank.
 
+    Formula:
+        A_r = (1/T) sum_t a_t,e(t,r);  a_te = mean over hidden neurons of phi(W_gate,e x_t)
+        e(t,r): expert with the r-th largest logit for token t; T sampled common tokens. Other numbers of the same gate
+        as `activity` says: |phi(z)|, mean |phi(z)|, |z|, share of z > 0, with z = W_gate,e x_t.
+
     Returns:
-        Layer by rank, rank 1 first. NaN where the router hides its scores or no common token was seen.
+        Layer by rank, rank 1 first: any number in the unit of the activation, 0 or more for norms and sizes, 0 to 1 for
+        `positive`. NaN where the router hides its scores or no common token was seen.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ours.

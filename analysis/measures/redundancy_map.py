@@ -58,11 +58,16 @@ def redundancy_map(
 ) -> Values:
     """One point per pair of experts of a layer: how alike what reaches them is (x) and what they do to it (y).
 
-    x: `subspace overlap` of the first ten principal axes of their weighted inputs, from equally many sampled rows, or
+    x: `subspace overlap` of the first ten principal axes of their inputs times g, from equally many sampled rows, or
     `centroid cosine` of the mean tokens they served, minus the mean of all tokens. y: Jacobian alignment over the
     common tokens. `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first,
     layer by layer. A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside
     it.
+
+    Formula:
+        x_ef = |U_e'U_f|_F^2 / n, n = 10;  y_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F)
+        U_e: first n principal axes (n at most half of d) of the covariance of g x over equally many sampled inputs of
+        e. J_e: mean Jacobian over the common tokens. centroid cosine: x of the mean served inputs, centred.
 
     Returns:
         Pair by coordinate, -1 to 1. NaN where an expert has too few tokens.

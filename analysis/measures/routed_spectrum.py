@@ -45,8 +45,14 @@ def routed_spectrum(
     entropy of v / sum v. Inputs are those of the tokens it served: g x (`scaled`), x counted g times (`weighted`) or x
     (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all.
 
+    Formula:
+        R_e = sum over i <= n of v_i / sum_i v_i;  v_1 >= v_2 >= ...: eigenvalues of the covariance of g x
+        x: sampled tokens that e served, g their combine weights; n at most half of d. outputs: f_e(x) of the same
+        tokens. participation: (sum v)^2 / sum v^2. entropy_rank: exp(-sum_i p_i ln p_i), p_i = v_i / sum_j v_j.
+
     Returns:
-        Layer by expert. NaN for an expert with too few rows, or whose rows do not vary.
+        Layer by expert: 0 to 1 (`explained`), or 1 to d directions. NaN for an expert with too few rows, or whose rows
+        do not vary.
 
     Raises:
         BadKnob: If n is below 1.

@@ -31,8 +31,16 @@ def router_centroid_cosine(
     `plain`: mean of x over the tokens served; `weighted`: by combine weight; `centred`: plain minus the mean of all
     tokens of the layer. `rows="centred"` takes the layer's mean row from each row.
 
+    Formula:
+        C_ij = r_i . c_j / (|r_i| |c_j|);  c_j = mean of x over the tokens that expert j served
+        r_i: router row i (rows = centred: minus the layer's mean row); x: router input. centroid = weighted: mean by
+        combine weight; centred: c_j minus the mean of x over all tokens of the layer.
+
     Returns:
         Layer by expert by expert, -1 to 1, not symmetric. NaN for an expert without tokens or a row of length 0.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ahrac, Hochwald & Geva 2026, arXiv 2605.12476.

@@ -48,8 +48,17 @@ def router_gate_correlation(
     other expert's gate; `input size` takes out |x|. Common tokens, at most 256; within experts over selected pairs, up
     to 256 tokens that each served.
 
+    Formula:
+        rho = Spearman correlation over all pairs (t, e selected by t) of s_te and a_te
+        s_te: logit; a_te: mean over hidden neurons of phi(W_gate,e x_t); t: at most 256 common tokens. mismatched: rho
+        minus its mean with a_te' of another expert e' in place of a_te, every two once. input size: (rho - r_sx r_ax) /
+        sqrt((1 - r_sx^2) (1 - r_ax^2)), r the coefficients with x = |x_t|.
+
     Returns:
         One coefficient per layer, -1 to 1 (a difference: -2 to 2). NaN with fewer than three pairs.
+
+    Raises:
+        Nothing of its own.
 
     Source:
         Ahrac, Hochwald & Geva 2026, arXiv 2605.12476.

@@ -31,6 +31,10 @@ def subspace_overlap(
     `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `matched` takes equally many
     rows of every expert.
 
+    Formula:
+        O_ef = |U_e'U_f|_F^2 / n = (1/n) sum_i cos^2 theta_i
+        U_e: first n principal axes (n at most half of d) of the covariance of g x, x the sampled inputs that e served.
+
     Returns:
         Layer by expert by expert, 0 to 1, 1 on the diagonal. NaN for an expert with too few rows.
 
