@@ -185,12 +185,8 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     blocks = tuple(sorted({block for side in sides for state in side.states.values() for block in state.blocks}))
     if len(blocks) < FEWEST_BLOCKS:
         return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")
-
-    def value(block: int | None) -> Tensor:
-        if block is None:
-            return full
-        return _values(_call(measure.function, measure, tuple(_without(s, block) for s in sides), knobs)).values
-
+    # A lambda: shape checks wrap a nested def anew at each call, which tests pay for a thousand times over.
+    value = lambda block: full if block is None else _left_out(measure, sides, knobs, block)  # noqa: E731
     try:
         _, low, high = jackknife(value, blocks, plug_in=measure.plug_in)
     except TooFew as error:
@@ -199,6 +195,10 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     how += ", bias-corrected centre" if measure.plug_in else ""
     how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
     return Interval(_numpy(low), _numpy(high), LEVEL, how)
+
+
+def _left_out(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], block: int) -> Tensor:
+    return _values(_call(measure.function, measure, tuple(_without(s, block) for s in sides), knobs)).values
 
 
 def _nothing_selected(measure: Measure, sides: tuple[Inputs, ...], tokens: int, prompts: int) -> Result:

@@ -13,6 +13,8 @@ from analysis.result import Reason
 from analysis.slots import Prompts
 from analysis.statistic import State
 
+ROWS = 1024
+"""Rows of a block in which products of pairs are formed."""
 Weighting = Literal["auto", "count", "weight"]
 Form = Literal["plain", "length_matched", "noise_corrected"]
 SOFT_COUNT = "NaN: every token uses every expert (k = E), so counts tell no two prompts apart; ask for weights."
@@ -97,9 +99,21 @@ def mean_cosines(unit: Float[Tensor, "layer prompt expert"]) -> Float[Tensor, "p
         Avinash 2026, arXiv 2603.11114. One product of long vectors: no layer by prompt by prompt tensor is ever held.
     """
     known = ~unit.isnan().any(-1)
+    if bool(known.all()):
+        return _products(unit.transpose(0, 1).flatten(1)).div_(len(unit)).clamp_(-1, 1)
     long = unit.masked_fill(~known[..., None], 0).transpose(0, 1).flatten(1)
     layers = known.to(unit.dtype).T
     return (long @ long.T / (layers @ layers.T)).clamp(-1, 1)
+
+
+def _products(long: Float[Tensor, "prompt entry"]) -> Float[Tensor, "prompt prompt"]:
+    """Inner products of all pairs; only blocks on and above the diagonal are multiplied out, which is half the work."""
+    found = long.new_empty(len(long), len(long))
+    for start in range(0, len(long), ROWS):
+        stop = start + ROWS
+        torch.mm(long[start:stop], long[start:].T, out=found[start:stop, start:])
+        found[stop:, start:stop] = found[start:stop, stop:].T
+    return found
 
 
 def squared_lengths(

@@ -13,7 +13,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from torch import Tensor
 
@@ -58,13 +58,7 @@ class State:
     def without_block(self, block: int) -> State:
         """The state as if the prompts of this block had never been run."""
         keep = [row for row, b in enumerate(self.prompts.blocks) if b != block]
-
-        def other(arrays: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> dict[str, Tensor]:
-            if any(spec.sampled for spec in specs.values()):
-                return sampling.without(arrays, block, specs)
-            return {name: _blank_block(name, array, specs[name], block) for name, array in arrays.items()}
-
-        return self._resampled(keep, other)
+        return self._resampled(keep, partial(_without_block, block))
 
     def take(self, rows: list[int]) -> State:
         """The state of these prompts only, in this order; refuses to split what is kept by block."""
@@ -272,6 +266,12 @@ def _check_arrays(name: str, needs: tuple[str, ...], arrays: Mapping[str, Spec])
             f"statistic {name!r}: a sample has int64 arrays `hash` and `block` of axes (cell ..., n) and companions "
             f"that begin with these axes; it declares { {array: spec.axes for array, spec in sampled.items()} }"
         )
+
+
+def _without_block(block: int, arrays: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> Mapping[str, Tensor]:
+    if any(spec.sampled for spec in specs.values()):
+        return sampling.without(arrays, block, specs)
+    return {name: _blank_block(name, array, specs[name], block) for name, array in arrays.items()}
 
 
 def _blank_block(name: str, array: Tensor, spec: Spec, block: int) -> Tensor:

@@ -15,7 +15,7 @@ HALF = float(norm.ppf(0.975))
 @measure(
     title="Contribution over load",
     question="Does each expert give as much of the output as it gets of the tokens?",
-    unit="share of output over share of load (0 to E; 1 is in proportion)",
+    unit="share of output over share of load (0 or more; 1 is in proportion)",
     family="function",
     source="Ours: routed but silent, or rarely used and loud",
     axes=("layer", "expert"),

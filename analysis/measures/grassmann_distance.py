@@ -23,7 +23,7 @@ DRAWS = 2000
 @measure(
     title="Grassmann distance",
     question="Do different experts see different parts of the input space?",
-    unit="radians (0 to sqrt(n) pi/2); share of that maximum if normalised; 0 to 1 as a score",
+    unit="radians (0 to sqrt(n) pi/2); share of that maximum if normalised; about 0 to 1 as a score",
     family="representation",
     source="Liu 2026, arXiv 2605.16349; n is not stated there, so it is a choice here",
     axes=("layer", "expert", "expert_b"),
