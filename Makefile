@@ -39,8 +39,10 @@ check-types:
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+# Without the hook that checks every shape at every call, which takes more than half the time; make test has it.
 check-laws:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not slow and not browser" \
+		-o addopts="--import-mode=importlib --strict-markers -p no:dash"
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run
