@@ -25,9 +25,13 @@ install: $(DEV) ## everything for users and for tests, into .venv
 up: $(APP) ## start backend and frontend here; prints the address
 	@exec $(BIN)/moe-geometry up
 
-# Laws in parallel; services and the browser one by one, since they measure how long an answer takes.
+# Laws in parallel; services and the browser one by one, since they measure how long an answer takes. The hook that checks
+# every shape at every call takes more than half the time: it is on for all but the slow laws, which repeat the others.
+LAWS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(CORES) --dist worksteal
+PLAIN := -o addopts="--import-mode=importlib --strict-markers -p no:dash"
 test: $(DEV) chromium ## every test but compose: laws, services, a real browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist worksteal tests/analysis tests/frontend tests/house tests/data
+	$(LAWS) -m "not slow" tests/analysis tests/frontend tests/house tests/data
+	$(LAWS) -m slow $(PLAIN) tests/analysis tests/frontend tests/house tests/data
 	$(BIN)/python -m pytest tests/backend tests/end_to_end
 
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
@@ -39,10 +43,8 @@ check-types:
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# Without the hook that checks every shape at every call, which takes more than half the time; make test has it.
 check-laws:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not slow and not browser" \
-		-o addopts="--import-mode=importlib --strict-markers -p no:dash"
+	$(LAWS) -m "not slow and not browser" $(PLAIN)
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run
