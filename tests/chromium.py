@@ -14,8 +14,8 @@ PLACES = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
 DOWNLOADED = ("chromium-*/chrome-linux*/chrome", "chromium-*/chrome-mac*/*.app/Contents/MacOS/*")
-# Chromium alone draws no letters on a machine without fonts.
-PACKAGES = ("chromium", "fonts-dejavu-core", "fonts-dejavu-extra")
+# Chromium alone draws no letters on a machine without fonts; Playwright's own node does not start without libatomic.
+PACKAGES = ("chromium", "fonts-dejavu-core", "fonts-dejavu-extra", "libatomic1")
 MISSING = (
     "No Chromium found. Bring Chromium or Chrome with your package manager (Fedora: dnf install chromium; macOS: "
     "brew install --cask chromium; Debian as root: make test installs it), run `.venv/bin/playwright install chromium` "
@@ -37,6 +37,11 @@ def find() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def driven() -> bool:
+    """Whether Playwright's driver starts here: a bare machine may lack a library of it."""
+    return subprocess.run([sys.executable, "-m", "playwright", "--version"], capture_output=True).returncode == 0
+
+
 def install() -> None:
     """Install Debian's Chromium; only as root on Debian, where that is one command."""
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-qq"]
@@ -55,10 +60,12 @@ def install() -> None:
 def main() -> None:
     """Exit 0 with a browser on the machine, else 1 with the sentence that says how to bring one."""
     on_debian_as_root = Path("/etc/debian_version").exists() and hasattr(os, "geteuid") and os.geteuid() == 0
-    if not find() and "--install" in sys.argv and on_debian_as_root:
+    if not (find() and driven()) and "--install" in sys.argv and on_debian_as_root:
         install()
     if not find():
         sys.exit(MISSING)
+    if not driven():
+        sys.exit("Playwright's driver does not start: `.venv/bin/playwright --version` says what it lacks.")
 
 
 if __name__ == "__main__":
