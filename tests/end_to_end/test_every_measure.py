@@ -7,21 +7,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from analysis.measure import FAMILIES
 from tests.end_to_end.conftest import Services
 from tests.end_to_end.panels import ANSWER_MILLISECONDS, ask, last_steps, panel, ready
 
 pytestmark = pytest.mark.browser
 
-FAMILIES = (
-    "routing",
-    "router",
-    "coupling",
-    "function",
-    "representation",
-    "specialisation",
-    "trajectories",
-    "compare",
-)
 PLATES = "[...document.querySelectorAll('.plate[data-key]')]"
 SETTLED = f"{PLATES}.every(p => ['done', 'refused', 'failed'].includes(p.dataset.state))"
 DRAWN = f"{PLATES}.every(p => (p.querySelector('.js-plotly-plot')?.data?.length ?? 0) > 0)"
