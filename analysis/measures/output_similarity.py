@@ -48,8 +48,8 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
 
     Caveat:
         Every expert is asked, chosen or not: most of these answers are never used. Outputs that share a large mean are
-        alike whatever else they do. Near 1 an arccos keeps half the digits: experts that are the same but for their number
-        come out about 3e-9 below 1, and 6e-5 where matrices are so large that they multiply in float32.
+        alike whatever else they do. Near 1 an arccos keeps half the digits: two experts with the same matrices come out
+        about 3e-9 below 1, and 6e-5 where matrices are so large that they multiply in float32.
     """
     if of == "same token":
         found = output_sums["cosine" if likeness == "cosine" else "angular"].sum(0) / output_sums["pairs"].sum(0)
