@@ -27,6 +27,7 @@ DRAWS = 2000
     family="representation",
     source="Liu 2026, arXiv 2605.16349; n is not stated there, so it is a choice here",
     axes=("layer", "expert", "expert_b"),
+    slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def grassmann_distance(
     routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", form: Form = "raw", matched: bool = True

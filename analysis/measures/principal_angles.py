@@ -27,6 +27,7 @@ DRAWS = 2000
     family="representation",
     source="Björck & Golub 1973, Math. Comp. 27; of routed inputs: Liu 2026, arXiv 2605.16349",
     axes=("layer", "angle"),
+    slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def principal_angles(
     routed_rows: State, *, n: int = 10, pair: Pair = "mean", weighting: Weighting = "scaled", matched: bool = True

@@ -27,6 +27,7 @@ DRAWS = 40
     family="representation",
     source="Liu 2026, arXiv 2605.16349; n is not stated there, so it is a choice here",
     axes=("layer", "expert"),
+    slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def routed_spectrum(
     routed_rows: State,

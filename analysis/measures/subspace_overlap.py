@@ -22,6 +22,7 @@ DRAWS = 2000
     family="representation",
     source="Krzanowski 1979, JASA 74; of routed inputs: Liu 2026, arXiv 2605.16349",
     axes=("layer", "expert", "expert_b"),
+    slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def subspace_overlap(
     routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", matched: bool = True

@@ -125,6 +125,13 @@ def test_a_knob_of_an_unknown_kind_is_refused():
         said()(odd)
 
 
+def test_measures_of_sampled_inputs_keep_out_of_the_lane_of_short_questions():
+    """At 64 experts in 2,048 dimensions each takes 9 seconds a layer or more, whatever its knobs."""
+    readers = [each for each in measures().values() if "routed_rows" in each.statistics]
+    assert len(readers) >= 5
+    assert not [each.name for each in readers if not each.is_slow({})]
+
+
 def test_slow_if_must_name_a_knob():
     def swift(router_weight, *, fast: bool = True):
         """Nothing."""
