@@ -23,6 +23,7 @@ FEWEST = 4
     axes=("layer", "expert", "expert_b"),
     null="experts are asked about the same tokens, so unrelated ones are above 0, by how much depends on the inputs; "
     "the facts give the value with tokens mismatched",
+    slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def centred_kernel_alignment(expert_rows: State, *, biased: bool = False) -> Values:
     """Linear CKA of what two experts give for the same tokens: cosine of their centred Gram matrices over tokens.

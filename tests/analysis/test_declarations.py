@@ -126,8 +126,8 @@ def test_a_knob_of_an_unknown_kind_is_refused():
 
 
 def test_measures_of_sampled_inputs_keep_out_of_the_lane_of_short_questions():
-    """At 64 experts in 2,048 dimensions each takes 9 seconds a layer or more, whatever its knobs."""
-    readers = [each for each in measures().values() if "routed_rows" in each.statistics]
+    """At 64 experts in 2,048 dimensions each takes 8 seconds a layer or more, whatever its knobs."""
+    readers = [each for each in measures().values() if {"routed_rows", "expert_rows"} & set(each.statistics)]
     assert len(readers) >= 5
     assert not [each.name for each in readers if not each.is_slow({})]
 
