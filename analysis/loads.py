@@ -33,8 +33,8 @@ def violation(counts: Shaped[Tensor, "... expert"], which: Extreme = "max") -> F
     `max`: (max load - mean load) / mean load. `min`: (mean load - min load) / mean load.
 
     Returns:
-        0 (balanced) to E/k - 1 (`max`: the same k experts every time) or to 1 (`min`: an expert without tokens); NaN
-        where nothing was counted.
+        0 (balanced) to E/k - 1 (`max`: the same k experts every time; to E - 1 if not all k selections of a token are
+        counted) or to 1 (`min`: an expert without tokens); NaN where nothing was counted.
 
     Source:
         Wang et al. 2024, arXiv 2408.15664 (`max`); `min` is its mirror, as training monitors print it.

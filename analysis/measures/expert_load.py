@@ -16,7 +16,7 @@ from analysis.statistic import State
 @measure(
     title="Expert load",
     question="Which experts do the work, layer by layer?",
-    unit="load over uniform (0 to E/k; 1 is an equal share)",
+    unit="load over uniform (0 to E/k, to E if not all selections count; 1 is an equal share)",
     family="routing",
     source="Wang et al. 2024, arXiv 2408.15664 (Load_i); counts as in Muennighoff et al. 2024, arXiv 2409.02060",
     axes=("layer", "expert"),
@@ -31,7 +31,9 @@ def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = 
         selection is counted.
 
     Returns:
-        Layer by expert, 0 to E/k; 1 is an equal share, 0 an expert without tokens.
+        Layer by expert, 0 to E/k if all selections are counted; 1 is an equal share, 0 an expert without tokens. Where
+        some are not (`served` without what capacity dropped or a skip expert took; choices of identity experts), the
+        share is of those that are, and 0 to E holds: one expert may have all of them.
 
     Raises:
         Nothing of its own.
@@ -41,7 +43,8 @@ def expert_load(prompt_counts: State, *, count: Literal["selected", "served"] = 
 
     Caveat:
         Tokens of one prompt are alike, so the floor of independent tokens is narrower than what prompts scatter; the
-        interval is over blocks of prompts.
+        interval is over blocks of prompts. The floor is of all k selections of every token, so it is also too narrow
+        where some are not counted.
     """
     counts = layer_counts(prompt_counts, count)
     facts, caveats = idle(counts)

@@ -18,7 +18,7 @@ Over = Literal["all", "prompts"]
 @measure(
     title="Load violation (MaxVio)",
     question="How unbalanced is the busiest expert of each layer?",
-    unit="excess over an equal share (0 to E/k - 1; 0 is balanced)",
+    unit="excess over an equal share (0 to E/k - 1, to E - 1 if not all selections count; 0 is balanced)",
     family="routing",
     source="Wang et al. 2024, arXiv 2408.15664 (MaxVio; MinVio is its mirror)",
     axes=("layer",),
@@ -42,8 +42,9 @@ def load_violation(
         prompt by itself, then the mean over prompts that have tokens.
 
     Returns:
-        One number per layer: 0 to E/k - 1 (`max`) or 0 to 1 (`min`: an expert without tokens). NaN where no token was
-        routed.
+        One number per layer: 0 to E/k - 1 (`max`) if all selections are counted, else 0 to E - 1 (`served` without what
+        capacity dropped or a skip expert took; choices of identity experts); 0 to 1 (`min`: an expert without tokens).
+        NaN where no token was routed.
 
     Raises:
         Nothing of its own.
@@ -53,9 +54,10 @@ def load_violation(
 
     Caveat:
         A finite sample of perfectly balanced routing is not 0: read it against the floor, which falls with the number
-        of tokens. MaxVio of a batch and of a whole validation set are different numbers: prompt by prompt it is
-        larger, and its floor too. The interval of an extreme is a little narrow: in simulations (8 experts, 64 prompts
-        of 40 tokens, from nearly balanced to 0.6) it held the value of endless prompts 91 to 95 % of the time.
+        of tokens (and is too low where not all k selections of a token are counted). MaxVio of a batch and of a whole
+        validation set are different numbers: prompt by prompt it is larger, and its floor too. The interval of an
+        extreme is a little narrow: in simulations (8 experts, 64 prompts of 40 tokens, from nearly balanced to 0.6) it
+        held the value of endless prompts 91 to 95 % of the time.
     """
     counts = layer_counts(prompt_counts, count)
     values = violation(prompt_counts[count], which).nanmean(0) if over == "prompts" else violation(counts, which)

@@ -190,6 +190,20 @@ def test_served_counts_leave_out_what_capacity_dropped(world):
     assert not np.allclose(chosen, served)
 
 
+def test_one_expert_can_have_every_selection_that_counts(world):
+    """Beyond E/k = 2 and E/k - 1 = 1, once for a choice that is of no expert, once for one that was dropped."""
+    shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=4, top_k=2)
+    batch = world.routes(shape=shape, lengths=(10,))
+    for second, served in ((4, True), (1, False)):
+        batch.indices[..., 0], batch.indices[..., 1] = 0, second
+        batch.served[..., 0], batch.served[..., 1] = True, served
+        side = world.Inputs(shape, {"prompt_counts": world.state_of("prompt_counts", [batch])})
+        found = {name: evaluate(get(name), (side,), {"count": "served"}) for name in ("expert_load", "load_violation")}
+        assert found["expert_load"].values.tolist() == [[4, 0, 0, 0]]
+        assert found["load_violation"].values.tolist() == [3]
+    assert evaluate(get("expert_load"), (side,), {"count": "selected"}).values.tolist() == [[2, 2, 0, 0]]
+
+
 @pytest.mark.parametrize("name", ["expert_load", "load_violation", "load_entropy", "dead_experts"])
 def test_no_tokens_at_all_is_nan_with_a_reason(name, world):
     empty = world.take(world.routes(lengths=(3, 3)), [])
