@@ -9,7 +9,7 @@ from torch import Tensor
 from analysis.errors import BadKnob
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
-from analysis.responses import DRAWS, NO_SIZE, chance_responses, squared_responses
+from analysis.responses import DRAWS, chance_responses, squared_responses
 from analysis.slots import Layered
 
 
@@ -35,7 +35,7 @@ def expert_router_coupling(router_weight: Tensor, gate_weight: Layered, *, alpha
 
     Returns:
         Layer by expert (router row) by expert (gate), 0 or more, in units of router weight times gate weight: 0 for a
-        row or matrix of zeros. The fact `eps` is NaN for a row of zeros.
+        row or matrix of zeros. NaN where a weight is not finite. A row of zeros has no `eps`.
 
     Raises:
         BadKnob: If `alpha` is negative.
@@ -50,17 +50,31 @@ def expert_router_coupling(router_weight: Tensor, gate_weight: Layered, *, alpha
     if alpha < 0:
         raise BadKnob(f"alpha is {alpha}; right: 0 or more")
     rows = router_weight.double()
-    values = torch.stack([_coupling(r, gate_weight[layer]) for layer, r in enumerate(rows)])
-    eps = _room(rows)
-    own = values.diagonal(dim1=-2, dim2=-1)
+    layers = [_coupling(r, gate_weight[layer]) for layer, r in enumerate(rows)]
+    values, eps = torch.stack(layers), _room(rows)
+    own, known = values.diagonal(dim1=-2, dim2=-1), values.nan_to_num(nan=-1)
     facts = {
         "loss": float(_loss(values, alpha).nanmean()),
-        "own row strongest": float((values.amax(-2) == own)[~own.isnan()].double().mean()),
-        "own expert strongest": float((values.amax(-1) == own)[~own.isnan()].double().mean()),
+        "own row strongest": float((known.amax(-2) == own)[~own.isnan()].double().mean()),
+        "own expert strongest": float((known.amax(-1) == own)[~own.isnan()].double().mean()),
         "eps, mean": float(eps.nanmean()),
         "eps, least": float(eps.nan_to_num(nan=torch.inf).min()) if bool((~eps.isnan()).any()) else float("nan"),
     }
-    return Values(values, facts=facts, caveats=(NO_SIZE,) if bool(values.isnan().any()) else ())
+    return Values(values, facts=facts, caveats=_why(rows, values))
+
+
+def _why(rows: Float[Tensor, "layer expert model"], values: Float[Tensor, "layer expert expert"]) -> tuple[str, ...]:
+    """What is behind a NaN, and behind an eps that is left out."""
+    broken = ~rows.isfinite().all(-1)
+    # A gate's whole column is NaN, whatever the row.
+    gates = values.isnan().all(-2) & ~broken.all(-1, keepdim=True)
+    zero = int((rows == 0).all(-1).sum())
+    found = {
+        f"NaN: {int(broken.sum())} router row(s) hold a number that is not finite.": bool(broken.any()),
+        f"NaN: {int(gates.sum())} gate matrices hold a number that is not finite.": bool(gates.any()),
+        f"eps leaves out {zero} router row(s) of zeros: they have no size to measure it by.": zero > 0,
+    }
+    return tuple(text for text, true in found.items() if true)
 
 
 @expert_router_coupling.chance
@@ -75,8 +89,8 @@ def null(router_weight: Tensor, gate_weight: Layered, *, alpha: float, generator
     """
     means, bands = [], []
     for layer, rows in enumerate(router_weight.double()):
-        drawn = chance_responses(gate_weight[layer], DRAWS, generator).sqrt()
-        length = rows.norm(dim=-1)[:, None]
+        drawn = _finite(chance_responses(gate_weight[layer], DRAWS, generator).sqrt())
+        length = _finite(rows.norm(dim=-1))[:, None]
         means.append(length * drawn.mean(0))
         bands.append(torch.stack([length * bound for bound in central_band(drawn)]))
     low, high = torch.stack(bands, 1)
@@ -87,14 +101,19 @@ def null(router_weight: Tensor, gate_weight: Layered, *, alpha: float, generator
 def _coupling(
     rows: Float[Tensor, "expert model"], gates: Float[Tensor, "expert hidden model"]
 ) -> Float[Tensor, "expert expert"]:
-    return squared_responses(rows, gates).sqrt()
+    return _finite(squared_responses(rows, gates).sqrt())
+
+
+def _finite(values: Float[Tensor, "*case"]) -> Float[Tensor, "*case"]:
+    # One weight that is not finite makes every product with it NaN or infinite, even with 0.
+    return torch.where(values.isfinite(), values, torch.nan)
 
 
 def _room(rows: Float[Tensor, "layer expert model"]) -> Float[Tensor, "layer expert"]:
     apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    apart = torch.where(apart.isnan(), torch.inf, apart)
     apart.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-    length = rows.norm(dim=-1)
-    return torch.where(length > 0, apart.amin(-1) / (2 * length), torch.nan)
+    return _finite(apart.amin(-1) / (2 * rows.norm(dim=-1)))
 
 
 def _loss(values: Float[Tensor, "layer expert expert"], alpha: float) -> Float[Tensor, " layer"]:

@@ -145,6 +145,30 @@ def test_eps_is_half_the_way_to_the_nearest_row(world):
     assert asked(world, "expert_router_coupling", slots).facts["eps, mean"] == pytest.approx(np.mean(rooms))
 
 
+def test_a_coupling_that_is_nan_names_the_weight_behind_it(world):
+    """A row of zeros is no such weight: its answer is 0, and it is only left out of eps."""
+    slots = weights()
+    slots["router_weight"][0, 1] = 0
+    result = asked(world, "expert_router_coupling", slots)
+    assert (result.values[0, 1] == 0).all() and not np.isnan(result.values).any()
+    assert result.caveats[1:] == ("eps leaves out 1 router row(s) of zeros: they have no size to measure it by.",)
+
+    for broken in (float("nan"), float("inf")):
+        slots = weights()
+        whole = asked(world, "expert_router_coupling", slots)
+        slots["router_weight"][0, 1, 0] = broken
+        row = asked(world, "expert_router_coupling", slots)
+        assert row.caveats[1:] == ("NaN: 1 router row(s) hold a number that is not finite.",)
+        slots["router_weight"][0, 1, 0] = 1
+        slots["gate_weight"][1, 3, 0, 0] = broken
+        gate = asked(world, "expert_router_coupling", slots)
+        assert gate.caveats[1:] == ("NaN: 1 gate matrices hold a number that is not finite.",)
+        assert np.argwhere(np.isnan(row.values)).tolist() == [[0, 1, expert] for expert in range(EXPERTS)]
+        assert np.argwhere(np.isnan(gate.values)).tolist() == [[1, expert, 3] for expert in range(EXPERTS)]
+        np.testing.assert_array_equal(row.values[1], whole.values[1])
+        assert np.isfinite([row.facts["eps, mean"], row.facts["loss"], gate.facts["own row strongest"]]).all()
+
+
 def test_coupled_experts_cost_nothing_and_are_strongest_on_the_diagonal(world):
     slots = weights()
     slots["router_weight"] = torch.eye(MODEL, dtype=torch.float64)[:EXPERTS].expand(LAYERS, -1, -1)
