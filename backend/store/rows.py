@@ -36,8 +36,8 @@ def answer_rows(key: str, result: Result, provenance: Mapping[str, Any]) -> pa.T
 
 
 def answer_names(key: str, result: Result, provenance: Mapping[str, Any]) -> dict[str, str | None]:
-    """The columns that say which answer it is, shared by `answers` and `answer_values`."""
-    checkpoints = [c["id"] for c in provenance.get("checkpoints", ())]
+    """The columns that say which answer it is, shared by `answers` and `answer_values`; two checkpoints at most."""
+    checkpoints = _checkpoints(provenance)
     prompts = provenance.get("prompts")
     return {
         "key": key,
@@ -46,6 +46,18 @@ def answer_names(key: str, result: Result, provenance: Mapping[str, Any]) -> dic
         "checkpoint_b": checkpoints[1] if len(checkpoints) > 1 else None,
         "prompts": prompts["name"] if prompts else None,
     }
+
+
+def checkpoint_rows(key: str, provenance: Mapping[str, Any]) -> pa.Table:
+    """Rows for `answer_checkpoints`: every checkpoint of the answer, in the order of its sides or steps."""
+    checkpoints = _checkpoints(provenance)
+    return pa.table(
+        {
+            "key": _same(key, len(checkpoints)),
+            "position": pa.array(range(len(checkpoints)), pa.int32()),
+            "checkpoint": pa.array(checkpoints, pa.string()),
+        }
+    )
 
 
 def signature_rows(key: str, state: State, meta: Mapping[str, Any]) -> pa.Table | None:
@@ -71,6 +83,10 @@ def signature_rows(key: str, state: State, meta: Mapping[str, Any]) -> pa.Table 
             "tokens": pa.array(state["tokens"].numpy()).take(prompt),
         }
     )
+
+
+def _checkpoints(provenance: Mapping[str, Any]) -> list[str]:
+    return [checkpoint["id"] for checkpoint in provenance.get("checkpoints", ())]
 
 
 def _same(value: str | None, count: int) -> pa.Array:

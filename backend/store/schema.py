@@ -44,7 +44,19 @@ CREATE VIEW loads AS
   FROM answer_values WHERE measure = 'expert_load';
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+CREATE TABLE answer_checkpoints (key VARCHAR, position INTEGER, checkpoint VARCHAR);
+INSERT INTO answer_checkpoints
+  SELECT key, unnest(range(len(ids))), unnest(ids)
+  FROM (SELECT key, json_extract_string(provenance, '$.checkpoints[*].id') AS ids FROM answers);
+INSERT INTO answer_checkpoints
+  SELECT key, position, checkpoint
+  FROM (
+    SELECT key, 0 AS position, checkpoint FROM answers UNION ALL SELECT key, 1, checkpoint_b FROM answers)
+  WHERE checkpoint IS NOT NULL AND key NOT IN (SELECT key FROM answer_checkpoints);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """STEPS[n] leads from schema n to schema n + 1."""
 
 SCHEMA = len(STEPS)

@@ -20,7 +20,7 @@ from backend.prompts.sets import PromptSet
 from backend.store import address, prompt_rows, query
 from backend.store.arrays import Arrays, Artifact
 from backend.store.database import Database, Writer
-from backend.store.rows import answer_names, answer_rows, signature_rows
+from backend.store.rows import answer_names, answer_rows, checkpoint_rows, signature_rows
 from backend.store.schema import SCHEMA
 
 
@@ -156,7 +156,9 @@ class Store:
             _keep(write, artifact)
             marks = ", ".join("?" for _ in row)
             write.run(f"INSERT OR REPLACE INTO answers ({', '.join(row)}) VALUES ({marks})", list(row.values()))
-            write.run("DELETE FROM answer_values WHERE key = ?", [key])
+            for table in ("answer_checkpoints", "answer_values"):
+                write.run(f"DELETE FROM {table} WHERE key = ?", [key])
+            write.append("answer_checkpoints", checkpoint_rows(key, about))
             if rows is not None:
                 write.append("answer_values", rows)
         return artifact.digest
@@ -173,10 +175,10 @@ class Store:
 
     def answers(self) -> list[dict[str, Any]]:
         """What has been asked, newest first: key, measure, checkpoints, prompts, created."""
-        # A trajectory has more checkpoints than the two columns hold.
         query = (
-            "SELECT key, measure, json_extract_string(provenance, '$.checkpoints[*].id'), prompts, created "
-            "FROM answers ORDER BY created DESC, key"
+            "SELECT key, measure, coalesce(list(c.checkpoint ORDER BY c.position) FILTER (c.key IS NOT NULL), []), "
+            "prompts, created FROM answers LEFT JOIN answer_checkpoints c USING (key) "
+            "GROUP BY key, measure, prompts, created ORDER BY created DESC, key"
         )
         names = ("key", "measure", "checkpoints", "prompts", "created")
         return [dict(zip(names, row, strict=True)) for row in self._database.rows(query)]

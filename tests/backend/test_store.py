@@ -75,9 +75,21 @@ def test_the_newest_answers_are_listed_first(store: Store) -> None:
     assert listed == [("new", ["a/step-1", "b/step-1", "c/step-1"], None), ("old", ["free/step-02000"], "four-tasks")]
 
 
+def test_each_checkpoint_of_a_trajectory_finds_its_answers(store: Store) -> None:
+    """Also the third, which no column of `answers` has room for."""
+    steps = [{"id": f"a/step-{n}", "fingerprint": str(n)} for n in range(4)]
+    store.put_answer("long", answers.told(checkpoints=steps))
+    store.put_answer("short", answers.told(checkpoints=steps[2:]))
+    query = "SELECT key, position FROM answer_checkpoints c JOIN answers USING (key) WHERE c.checkpoint ="
+    found = store.sql(f"{query} 'a/step-2' ORDER BY key").rows
+    assert found == (("long", 2), ("short", 0))
+    assert store.sql(f"{query} 'a/step-9'").rows == ()
+
+
 def test_an_answer_put_twice_has_its_rows_once(store: Store) -> None:
     for _ in range(2):
         store.put_answer("k", answers.told())
+    assert store.sql("SELECT * FROM answer_checkpoints").rows == (("k", 0, "free/step-02000"),)
     assert store.sql("SELECT count(*) FROM answer_values").rows == ((6,),)
     assert store.sql("SELECT count(*) FROM answers").rows == ((1,),)
 

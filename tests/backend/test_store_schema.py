@@ -9,6 +9,7 @@ import pytest
 
 from backend.store import SCHEMA, Store, StoreNewer
 from backend.store.database import FILE
+from tests.backend import answers
 
 # As version 1 wrote it: answers without `device` and `seconds`, no signatures, no chunks, no views.
 FIRST = """
@@ -51,11 +52,27 @@ def test_a_store_of_schema_1_is_brought_up_with_all_it_holds(tmp_path: Path) -> 
         assert store.sql("SELECT schema FROM store").rows == ((SCHEMA,),)
         assert store.sql("SELECT device, seconds FROM answers").rows == (("cuda:1", 2.5),)
         assert store.sql("SELECT layer, value FROM layer_scalars").rows == (("3", 1.5),)
+        assert store.sql("FROM answer_checkpoints").rows == (("k", 0, "free/step-00020"),)
         mine = store.prompt_set("mine")
         assert mine is not None and mine.prompts[0].text == "hello"
         assert store.get_answer("k") is None, "its file was never there, so it is asked again"
     with Store.open(tmp_path) as store:
         assert store.sql("SELECT count(*) FROM answers").rows == ((1,),)
+
+
+def test_a_store_of_schema_2_gains_the_checkpoints_of_its_answers(tmp_path: Path) -> None:
+    steps = [{"id": f"a/step-{n}", "fingerprint": str(n)} for n in range(3)]
+    with Store.open(tmp_path) as store:
+        store.put_answer("path", answers.told(checkpoints=steps))
+        store.put_answer("pair", answers.told(checkpoints=steps[:2]))
+        store.put_answer("none", answers.told(checkpoints=[]))
+        new = store.sql("FROM answer_checkpoints ORDER BY ALL").rows
+    assert len(new) == 5
+    # A pair of which the old columns alone tell.
+    untold = "UPDATE answers SET provenance = '{}' WHERE key = 'pair'"
+    write(tmp_path, f"DROP TABLE answer_checkpoints; UPDATE store SET schema = 2; {untold}")
+    with Store.open(tmp_path) as store:
+        assert store.sql("FROM answer_checkpoints ORDER BY ALL").rows == new
 
 
 def test_an_upgraded_store_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
