@@ -29,6 +29,12 @@ AFFORDABLE = 3e10
 
 Method = Literal["auto", "exact", "sketch"]
 
+Weights = tuple[Layered | None, Layered | None, Layered | None]
+"""The slots gate, up and down; gate is None for experts without one."""
+
+Slopes = tuple[Float[Tensor, "layer expert hidden"] | None, Float[Tensor, "layer expert hidden"]]
+"""Mean slopes of phi by gate and by up."""
+
 _CHUNK = 2**12  # products summed in the working precision before they are added up in float64; a cache holds them
 
 
@@ -37,7 +43,7 @@ class MeanJacobians:
     """One mean Jacobian per expert of a layer, not multiplied out: weights as they are, and the mean slopes of phi.
 
     `gate` and `gate_slope` are None for experts without a gate. A slope of NaN (no tokens) makes its expert NaN and no
-    other.
+    other. `beside` is the layer's shared expert, of a hidden width of its own; products and images have it last.
     """
 
     gate: Float[Tensor, "expert hidden model"] | None
@@ -45,6 +51,13 @@ class MeanJacobians:
     down: Float[Tensor, "expert model hidden"]
     gate_slope: Float[Tensor, "expert hidden"] | None
     up_slope: Float[Tensor, "expert hidden"]
+    beside: MeanJacobians | None = None
+
+    @property
+    def every(self) -> list[tuple[MeanJacobians, int]]:
+        """All experts, `beside` last: whose they are and which."""
+        beside = [] if self.beside is None else self.beside.every
+        return [*((self, expert) for expert in range(len(self.up))), *beside]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,20 +77,21 @@ class MeanJacobians:
         """The mean Jacobian of one expert: one product of two matrices."""
         return self.down[expert].to(self.dtype) @ self.inner(expert)
 
-    def along(self, directions: Float[Tensor, "direction model"]) -> Float[Tensor, "expert direction model"]:
-        """Each expert's mean Jacobian times each direction, without building it."""
+    def along(self, directions: Float[Tensor, "direction model"]) -> Float[Tensor, "every direction model"]:
+        """Each expert's mean Jacobian times each direction, without building it; the one beside them last."""
         v, found = directions.to(self.dtype), []
         for expert in range(len(self.up)):
             hidden = self.up_slope[expert].to(self.dtype) * (v @ self.up[expert].to(self.dtype).mT)
             if self.gate is not None and self.gate_slope is not None:
                 hidden += self.gate_slope[expert].to(self.dtype) * (v @ self.gate[expert].to(self.dtype).mT)
             found.append(hidden @ self.down[expert].to(self.dtype).mT)
-        return torch.stack(found)
+        images = torch.stack(found)
+        return images if self.beside is None else torch.cat([images, self.beside.along(directions).to(images)])
 
 
 def of_layer(
-    weights: tuple[Layered | None, Layered, Layered],
-    slopes: tuple[Float[Tensor, "layer expert hidden"] | None, Float[Tensor, "layer expert hidden"]],
+    weights: Weights,
+    slopes: Slopes,
     layer: int,
 ) -> MeanJacobians:
     """The mean Jacobians of one layer, from weight slots (gate, up, down) and mean slopes (by gate, by up).
@@ -93,7 +107,7 @@ def of_layer(
     return MeanJacobians(gate, up, down, None if slopes[0] is None else slopes[0][layer], slopes[1][layer])
 
 
-def gram(jacobians: MeanJacobians, budget: int = BUDGET) -> Float[Tensor, "expert expert"]:
+def gram(jacobians: MeanJacobians, budget: int = BUDGET) -> Float[Tensor, "every every"]:
     """Inner products <J_e, J_f> of all pairs of mean Jacobians, exact.
 
     Blocks of input columns of every J are formed and dropped, so E x model x width numbers are held and never E x model
@@ -109,17 +123,17 @@ def gram(jacobians: MeanJacobians, budget: int = BUDGET) -> Float[Tensor, "exper
     Source:
         Liu 2026, arXiv 2605.16349, for the quantity; the blocks are ours.
     """
-    experts, model = jacobians.down.shape[:2]
+    every, model = jacobians.every, jacobians.down.shape[1]
     size = torch.empty((), dtype=jacobians.dtype).element_size()
-    width = min(model, max(1, budget // (experts * model * size)))
-    total = torch.zeros(experts, experts, dtype=torch.float64, device=jacobians.up.device)
-    block = torch.empty(experts, model, width, dtype=jacobians.dtype, device=jacobians.up.device)
+    width = min(model, max(1, budget // (len(every) * model * size)))
+    total = torch.zeros(len(every), len(every), dtype=torch.float64, device=jacobians.up.device)
+    block = torch.empty(len(every), model, width, dtype=jacobians.dtype, device=jacobians.up.device)
     for start in range(0, model, width):
         columns = slice(start, min(start + width, model))
         held = block[..., : columns.stop - start]
-        for expert in range(experts):
-            held[expert] = jacobians.down[expert].to(jacobians.dtype) @ jacobians.inner(expert, columns)
-        total += row_products(held.reshape(experts, -1))
+        for row, (own, expert) in zip(held, every, strict=True):
+            row.copy_(own.down[expert].to(own.dtype) @ own.inner(expert, columns))
+        total += row_products(held.reshape(len(every), -1))
     return total
 
 
@@ -209,8 +223,8 @@ def sketched_cosines(
     return cosines(whole), torch.where(torch.tensor(count > 1), error, torch.nan)
 
 
-def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "expert expert"], float]:
-    """Cosines between all mean Jacobians of a layer, and how far a sketch may be off.
+def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "every every"], float]:
+    """Cosines between all mean Jacobians of a layer, a shared expert's last, and how far a sketch may be off.
 
     Returns:
         -1 to 1, 1 on the diagonal; the largest standard error over pairs, 0 for exact values.
@@ -218,8 +232,8 @@ def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "
     Source:
         Liu 2026, arXiv 2605.16349. Exact costs E products [d, h] [h, d] and one of [E, d d] by its transpose.
     """
-    experts, model, hidden = jacobians.down.shape
-    cost = 2.0 * experts * model * model * (hidden + experts)
+    every, model = jacobians.every, jacobians.down.shape[1]
+    cost = 2.0 * model * model * sum(own.down.shape[2] + len(every) for own, _ in every)
     if method == "exact" or (method == "auto" and cost <= AFFORDABLE):
         return cosines(gram(jacobians)), 0.0
     found, errors = sketched_cosines(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))

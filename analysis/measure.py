@@ -48,8 +48,8 @@ FAMILIES = (
 class Inputs:
     """What one checkpoint brings to a measure: its shape, the merged states and the weight slots the measure reads.
 
-    Attribute access by name: `a.prompt_counts`, `a.router_weight`. `label` is what a figure calls it on an axis of
-    checkpoints.
+    Attribute access by name: `a.prompt_counts`, `a.router_weight`; an optional slot that it does not bring is None.
+    `label` is what a figure calls it on an axis of checkpoints.
     """
 
     shape: Shape
@@ -62,6 +62,8 @@ class Inputs:
             # Through __dict__: before unpickling has filled it, every attribute comes here.
             if name in self.__dict__.get(kind, {}):
                 return self.__dict__[kind][name]
+        if name in SLOTS and SLOTS[name].optional:
+            return None
         raise AttributeError(name)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analysis.jacobians import MeanJacobians, of_layer
+from analysis.jacobians import MeanJacobians, Slopes, Weights, of_layer
 from analysis.slots import Layered
 from analysis.statistic import State
 
@@ -31,14 +32,15 @@ def token_counts(slope_sums: State, over: Over) -> Int[Tensor, "layer expert"]:
 
 
 def mean_jacobians(
-    slope_sums: State, weights: tuple[Layered | None, Layered, Layered], over: Over
+    slope_sums: State, weights: Weights, over: Over, shared: Weights | None = None
 ) -> Iterator[MeanJacobians]:
     """The mean Jacobians, layer by layer; an expert without tokens has slopes of NaN.
 
     Args:
         slope_sums: The state of that statistic.
         weights: The slots gate, up, down.
-        over: Which tokens.
+        over: Which tokens; those that a shared expert served are all.
+        shared: The shared expert's slots, where it is asked for too; they are not read in a model without one.
 
     Returns:
         One layer at a time, since the weights of all do not fit.
@@ -47,13 +49,11 @@ def mean_jacobians(
         Liu 2026, arXiv 2605.16349; closed form: ours.
     """
     names = ("gate", "up") if over == "served" else ("common_gate", "common_up")
-    tokens = token_counts(slope_sums, over)[..., None]
-    gate, up = (slope_sums[name].sum(0) for name in names)
-    # Experts without a gate have slopes of 0 by it, and no gate to read: asking for it would be refused.
-    gated = bool(gate.any())
+    slots, slopes = _settled(weights, slope_sums, names, token_counts(slope_sums, over))
+    beside = None if shared is None or not slope_sums.shape.shared else _beside(slope_sums, shared, names)
     for layer in range(len(slope_sums.shape.layers)):
-        slots = weights if gated else (None, *weights[1:])
-        yield of_layer(slots, (gate / tokens if gated else None, up / tokens), layer)
+        own = of_layer(slots, slopes, layer)
+        yield own if beside is None else replace(own, beside=of_layer(*beside, layer))
 
 
 def without_tokens(tokens: Int[Tensor, "*case"], what: str = "expert(s)") -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], gener
         generator: Where the draws come from.
 
     Returns:
-        Experts in their own places.
+        Experts in their own places; a shared one draws last.
 
     Source:
         Ours.
@@ -91,7 +91,10 @@ def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], gener
         rows = torch.randperm(down.shape[1], generator=generator)
         signs = torch.randint(0, 2, (len(rows), 1), generator=generator) * 2 - 1
         down[expert] = jacobians.down[expert][rows] * signs
-    return MeanJacobians(jacobians.gate, jacobians.up, down, jacobians.gate_slope, jacobians.up_slope)
+    beside = jacobians.beside
+    if beside is not None:
+        beside = shuffled_down(beside, torch.zeros(1, dtype=torch.int64), generator)
+    return replace(jacobians, down=down, beside=beside)
 
 
 def squared_norms(images: Float[Tensor, "expert probe model"]) -> Float[Tensor, "expert probe"]:
@@ -104,3 +107,34 @@ def squared_norms(images: Float[Tensor, "expert probe model"]) -> Float[Tensor, 
         Ours.
     """
     return images.double().square().sum(-1)
+
+
+def _settled(
+    weights: Weights, slope_sums: State, names: tuple[str, ...], tokens: Int[Tensor, "*case"]
+) -> tuple[Weights, Slopes]:
+    """Weights and mean slopes of what has these sums."""
+    gate, up = (slope_sums[name].sum(0) for name in names)
+    # Experts without a gate have slopes of 0 by it, and no gate to read: asking for it would be refused.
+    gated, tokens = bool(gate.any()), tokens[..., None]
+    return (weights if gated else (None, *weights[1:])), (gate / tokens if gated else None, up / tokens)
+
+
+def _beside(slope_sums: State, shared: Weights, names: tuple[str, ...]) -> tuple[Weights, Slopes]:
+    """The shared expert of each layer, as a layer of one expert."""
+    tokens = slope_sums["common"].sum(0) if "common_up" in names else slope_sums["shared_served"].sum(0)[:, 0]
+    slots, (gate, up) = _settled(shared, slope_sums, tuple(f"shared_{name}" for name in names), tokens)
+    gate_slot, up_slot, down_slot = (None if slot is None else _OfOne(slot) for slot in slots)
+    return (gate_slot, up_slot, down_slot), (None if gate is None else gate.unsqueeze(1), up.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class _OfOne:
+    """A slot of one expert a layer, read as one of many."""
+
+    slot: Layered
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self.slot[layer].unsqueeze(0)

@@ -29,12 +29,13 @@ TOKEN_CLASSES = ("other", "first", "digit", "punctuation", "newline", "special")
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor's name, axes, unit and origin."""
+    """A tensor's name, axes, unit and origin. An `optional` one is None to a measure where the model has none."""
 
     name: str
     axes: tuple[str, ...]
     unit: str
     origin: Literal["weights", "trace"]
+    optional: bool = False
 
 
 SLOTS: dict[str, Slot] = {
@@ -45,6 +46,9 @@ SLOTS: dict[str, Slot] = {
         Slot("gate_weight", ("layer", "expert", "hidden", "model"), "weight units", "weights"),
         Slot("up_weight", ("layer", "expert", "hidden", "model"), "weight units", "weights"),
         Slot("down_weight", ("layer", "expert", "model", "hidden"), "weight units", "weights"),
+        Slot("shared_gate_weight", ("layer", "shared", "model"), "weight units", "weights", optional=True),
+        Slot("shared_up_weight", ("layer", "shared", "model"), "weight units", "weights", optional=True),
+        Slot("shared_down_weight", ("layer", "model", "shared"), "weight units", "weights", optional=True),
     )
 }
 
@@ -60,11 +64,12 @@ class Layered(Protocol):
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and labels of a model's routed part.
+    """Sizes and labels of a model's routed part, and the width of what stands beside it.
 
     `layers` are the decoder indices of the MoE layers ("3", "4", ...), so a leading dense layer keeps the numbering
     honest. `soft` says that every token uses every expert (k = E): there is no selection, and measures of selections
-    are NaN.
+    are NaN. `shared` is the hidden width of the expert that serves every token beside the routed ones, 0 without one;
+    several that are stored as one network are one.
     """
 
     layers: tuple[str, ...]
@@ -72,6 +77,7 @@ class Shape:
     top_k: int
     model: int
     hidden: int
+    shared: int = 0
 
     @property
     def soft(self) -> bool:
@@ -162,9 +168,10 @@ class LayerBatch:
 
     `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are
     |f_e(x)| of each served (token, slot), NaN where not served. The rest is None unless a statistic needs it:
-    `experts` the routed experts (views) and `shared` one that every token uses; `gate_in` and `up_in` what goes into
-    phi at each (token, slot), NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the
-    gradient of the batch's summed next-token cross-entropy by `logits`.
+    `experts` the routed experts (views) and `shared` the one that every token uses; `gate_in` and `up_in` what goes
+    into phi at each (token, slot), NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the
+    gradient of the batch's summed next-token cross-entropy by `logits`. `shared_weight` is what the shared expert's
+    output is multiplied by; None, as `shared` is, in a model without one (`shape.shared` of 0).
     """
 
     shape: Shape
@@ -185,6 +192,7 @@ class LayerBatch:
     gate_in: Float[Tensor, "token k hidden"] | None = None
     up_in: Float[Tensor, "token k hidden"] | None = None
     task_gradient: Float[Tensor, "token expert"] | None = None
+    shared_weight: Float[Tensor, " token"] | None = None
 
 
 def block_of_token(prompts: Prompts, keys: TokenKeys) -> Int[Tensor, " token"]:

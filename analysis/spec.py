@@ -22,7 +22,8 @@ class Spec:
     The first axis is "prompt" (rows keyed by prompt, merged by union), "block" (rows keyed by the block of the prompt)
     or "token" (rows keyed by token, merged by union: declare `prompt` and `position` too). Otherwise the array belongs
     to a hash sample (`merge="sample"`): cells, then places by size, as `analysis.sampling` says. `routed=False` says
-    that it also sums over tokens which the expert did not serve.
+    that it also sums over tokens which the expert did not serve. "beside" is an axis of as many shared experts as the
+    model has, none or one, and "shared" the hidden width of it: both are empty in most models, and cost nothing there.
     """
 
     axes: tuple[str | int, ...]
@@ -46,6 +47,8 @@ class Spec:
             "k": shape.top_k,
             "model": shape.model,
             "hidden": shape.hidden,
+            "shared": shape.shared,
+            "beside": min(shape.shared, 1),
         }
         return tuple(axis if isinstance(axis, int) else known[axis.removesuffix("_b")] for axis in self.axes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -115,6 +115,22 @@ def bases(
     return torch.stack([found.axes for found in principal(routed_rows, cut, weighting, blocks)])
 
 
+def shared_rows(common_rows: State) -> State | None:
+    """The sample of all tokens as that of one expert, which served all of them with the weights kept there.
+
+    Returns:
+        A state in the form of `routed_rows`, of views; None in a model without a shared expert.
+
+    Source:
+        Ours: a shared expert is one more routed expert, of all tokens.
+    """
+    shape = common_rows.shape
+    if not shape.shared:
+        return None
+    arrays = {name: array.unsqueeze(1) for name, array in common_rows.arrays.items()}
+    return replace(common_rows, statistic="routed_rows", shape=replace(shape, experts=1), arrays=arrays)
+
+
 def halves(routed_rows: State) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The blocks of prompts in two halves, every other one.
 
@@ -140,12 +156,17 @@ class Split:
 
 
 def split_half(
-    routed_rows: State, n: int, weighting: Weighting, distance: Callable[[Tensor], Tensor], matched: bool = True
+    routed_rows: State,
+    n: int,
+    weighting: Weighting,
+    distance: Callable[[Tensor], Tensor],
+    matched: bool = True,
+    shared: State | None = None,
 ) -> Split:
     """How far sampling alone puts an expert from itself, and how far apart experts are at as many rows.
 
     Returns:
-        In the unit of `distance`, which is a function of principal angles.
+        In the unit of `distance`, which is a function of principal angles; what `shared_rows` gave is last.
 
     Source:
         Ours: a distance means nothing below what two halves of one expert's tokens show.
@@ -153,7 +174,10 @@ def split_half(
     parts = halves(routed_rows)
     counts = torch.stack([row_counts(routed_rows, part) for part in parts])
     size = cut(counts, n, routed_rows.shape.model, matched)
-    first, second = (bases(routed_rows, size, weighting, part) for part in parts)
+    first, second = (
+        torch.cat([bases(rows, size, weighting, part) for rows in (routed_rows, shared) if rows is not None], 1)
+        for part in parts
+    )
     across = torch.stack([distance(cross_angles(a, b)) for a, b in zip(first, second, strict=True)])
     return Split(across.diagonal(dim1=-2, dim2=-1), (across + across.mT) / 2, size.rows)
 

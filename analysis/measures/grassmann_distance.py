@@ -9,12 +9,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from analysis import beside
 from analysis.cosines import off_diagonal
 from analysis.manifolds.grassmann import all_pair_angles, geodesic, random_angles
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.statistic import State
-from analysis.subspaces import GAP, Split, Weighting, cut, principal, row_counts, said, split_half, why_nan
+from analysis.subspaces import (
+    GAP,
+    Split,
+    Weighting,
+    bases,
+    cut,
+    principal,
+    row_counts,
+    said,
+    shared_rows,
+    split_half,
+    why_nan,
+)
 
 Form = Literal["raw", "normalised", "score"]
 DRAWS = 2000
@@ -30,13 +43,20 @@ DRAWS = 2000
     slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def grassmann_distance(
-    routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", form: Form = "raw", matched: bool = True
+    routed_rows: State,
+    common_rows: State,
+    *,
+    n: int = 10,
+    weighting: Weighting = "scaled",
+    form: Form = "raw",
+    matched: bool = True,
 ) -> Values:
     """Geodesic distance sqrt(sum theta^2) between the spans of the first n principal axes of two experts' inputs.
 
     `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `normalised` divides by
     sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0 is as far as two halves of one
-    expert's tokens, 1 is unrelated. `matched` takes equally many rows of every expert.
+    expert's tokens, 1 is unrelated. `matched` takes equally many rows of every expert. A shared expert has the last
+    row: its inputs are those of all tokens, its g the gate on its output, 1 without one.
 
     Formula:
         D_ef = sqrt(sum_i theta_i^2);  cos theta_i = i-th singular value of U_e'U_f
@@ -46,7 +66,8 @@ def grassmann_distance(
     Returns:
         Layer by expert by expert, 0 on the diagonal; 0 to sqrt(n) pi/2 radians, 0 to 1 if normalised, about 0 to 1 as a
         score (beyond by noise). NaN for an expert with too few rows; a score also where the floor reaches what is
-        random.
+        random. Where a shared expert serves every token, E + 1 by E + 1, that one last; means over pairs leave it out
+        and have it as a fact.
 
     Raises:
         BadKnob: If n is below 1.
@@ -58,18 +79,22 @@ def grassmann_distance(
         Unrelated subspaces are not at the maximum, and few rows put any two subspaces apart: read a distance between
         the split-half floor and random, or take the score. Experts that share tokens are nearer for that reason.
     """
-    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    shape, shared = routed_rows.shape, shared_rows(common_rows)
+    size = cut(row_counts(routed_rows), n, shape.model, matched)
     layers = list(principal(routed_rows, size, weighting))
-    distances = torch.stack([geodesic(all_pair_angles(found.axes)) for found in layers])
+    spans = torch.stack([found.axes for found in layers])
+    if shared is not None:
+        spans = torch.cat([spans, bases(shared, size, weighting)], 1)
+    distances = torch.stack([geodesic(all_pair_angles(span)) for span in spans])
     known = ~distances.diagonal(dim1=-2, dim2=-1).isnan()
     caveats = why_nan(known, size) + said(size, n, matched)
     values = distances / _unit(form, size.axes)
     if form == "score":
-        split = split_half(routed_rows, n, weighting, geodesic, matched)
-        values = _score(split.between, split, _random(size.axes, routed_rows.shape.model))
+        split = split_half(routed_rows, n, weighting, geodesic, matched, shared)
+        values = _score(split.between, split, _random(size.axes, shape.model))
         caveats += ("NaN: two halves of an expert's tokens are as far apart as unrelated subspaces.",)
         caveats = caveats if bool(values.isnan().any()) else caveats[:-1]
-    pairs = off_diagonal(values)
+    pairs = off_diagonal(beside.parted(values, shape.experts)[0])
     facts: dict[str, int | float | str] = {
         "axes": size.axes,
         "rows per expert": size.rows if matched else f"{size.least} to {size.rows}",
@@ -79,12 +104,19 @@ def grassmann_distance(
             _no_gap(f.variances, size.axes) for f in layers
         ),
     }
-    return Values(values, caveats=caveats, facts=facts)
+    return Values(values, beside.axes(shape), caveats, facts | beside.fact(values, shape))
 
 
 @grassmann_distance.chance
 def null(
-    routed_rows: State, *, n: int, weighting: Weighting, form: Form, matched: bool, generator: torch.Generator
+    routed_rows: State,
+    common_rows: State,
+    *,
+    n: int,
+    weighting: Weighting,
+    form: Form,
+    matched: bool,
+    generator: torch.Generator,
 ) -> Chance:
     """Distances of independent uniformly random subspaces.
 
@@ -98,16 +130,17 @@ def null(
     model = routed_rows.shape.model
     axes = cut(row_counts(routed_rows), n, model, matched).axes
     drawn = geodesic(random_angles(axes, model, DRAWS, generator))
-    split = split_half(routed_rows, n, weighting, geodesic, matched)
-    same = torch.eye(routed_rows.shape.experts, dtype=torch.bool)
+    split = split_half(routed_rows, n, weighting, geodesic, matched, shared_rows(common_rows))
+    same = torch.eye(beside.count(routed_rows.shape), dtype=torch.bool)
     bounds = (drawn.mean(), *central_band(drawn))
     if form == "score":
         bounds = tuple(_score(bound.expand_as(split.between), split, float(drawn.mean())) for bound in bounds)
     mean, low, high = (torch.where(same, 0.0, bound / _unit(form, axes)) for bound in bounds)
+    score, experts = _score(split.between, split, float(drawn.mean())), routed_rows.shape.experts
     facts = {
         "random": float(drawn.mean()) / _unit(form, axes),
-        "split-half floor": float(split.within.nanmean()) / _unit(form, axes),
-        "score between": float(off_diagonal(_score(split.between, split, float(drawn.mean()))).nanmean()),
+        "split-half floor": float(split.within[:, :experts].nanmean()) / _unit(form, axes),
+        "score between": float(off_diagonal(beside.parted(score, experts)[0]).nanmean()),
         "rows per half": split.rows,
     }
     return Chance(

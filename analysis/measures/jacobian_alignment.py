@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from analysis import beside
 from analysis.cosines import off_diagonal
 from analysis.jacobians import PROBES, MeanJacobians, Method, alignment, cosines
 from analysis.measure import Chance, Values, measure
@@ -36,6 +37,9 @@ def jacobian_alignment(
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
+    shared_gate_weight: Layered | None,
+    shared_up_weight: Layered | None,
+    shared_down_weight: Layered | None,
     *,
     tokens: Tokens = "common",
     method: Method = "auto",
@@ -46,7 +50,7 @@ def jacobian_alignment(
     `common` and `served`: J is the mean Jacobian over the common tokens, or over each expert's own. `each`: products
     and squared norms are averaged over the common tokens before dividing (one probe per token). `exact` multiplies
     every mean Jacobian out; `sketch` sends 64 fixed orthogonal probes through; `auto` is exact where that takes about a
-    second per layer. `baseline` chooses the null.
+    second per layer. `baseline` chooses the null. A shared expert has the last row; its own tokens are all of them.
 
     Formula:
         A_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F);  J_e = W_down (diag(a) W_gate + diag(b) W_up)
@@ -54,7 +58,8 @@ def jacobian_alignment(
         each: sum_t tr(J_e(x_t)'J_f(x_t)) / sqrt(sum_t |J_e(x_t)|^2 sum_t |J_f(x_t)|^2), by one probe per token.
 
     Returns:
-        Layer by expert by expert, -1 to 1; the diagonal is 1. NaN for an expert without tokens.
+        Layer by expert by expert, -1 to 1; the diagonal is 1. NaN for an expert without tokens. Where a shared expert
+        serves every token, E + 1 by E + 1, that one last; means over pairs leave it out and have it as a fact.
 
     Raises:
         Nothing of its own.
@@ -67,22 +72,25 @@ def jacobian_alignment(
         with the null and with step 0. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
         served tokens, experts are compared on different inputs.
     """
+    shape = slope_sums.shape
     if tokens == "each":
-        found, facts = cosines(slope_sums["products"].sum(0)), _facts_of_each(slope_sums)
+        products = [slope_sums[name].sum(0) for name in ("products", "shared_products", "shared_square")]
+        found, facts = cosines(beside.bordered(*products)), _facts_of_each(slope_sums)
         counts = token_counts(slope_sums, "common")
     else:
         weights = (gate_weight, up_weight, down_weight)
-        layers = [alignment(j, method) for j in mean_jacobians(slope_sums, weights, tokens)]
+        shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
+        layers = [alignment(j, method) for j in mean_jacobians(slope_sums, weights, tokens, shared)]
         found = torch.stack([values for values, _ in layers])
         facts, counts = _facts_of_method([error for _, error in layers]), token_counts(slope_sums, tokens)
-    pairs = off_diagonal(found)
+    pairs = off_diagonal(beside.parted(found, shape.experts)[0])
     facts |= {
         "mean over pairs": float(pairs.nanmean()),
         "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
         "pairs": int((~pairs.isnan()).sum()),
         "fewest tokens of a mean": int(counts.min()),
-    }
-    return Values(found, facts=facts, caveats=without_tokens(counts) or _flat(found))
+    } | beside.fact(found, shape)
+    return Values(found, beside.axes(shape), without_tokens(counts) or _flat(found), facts)
 
 
 @jacobian_alignment.chance
@@ -91,6 +99,9 @@ def null(
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
+    shared_gate_weight: Layered | None,
+    shared_up_weight: Layered | None,
+    shared_down_weight: Layered | None,
     *,
     tokens: Tokens,
     method: Method,
@@ -106,15 +117,16 @@ def null(
         Ours: for a down projection with independent normal entries the variance of the cosine is 1/d^2 whatever the
         rest of the expert; shuffled: drawn.
     """
-    same = torch.eye(slope_sums.shape.experts, dtype=torch.bool)
+    same = torch.eye(beside.count(slope_sums.shape), dtype=torch.bool)
     if baseline == "random experts":
         spread, model = 1.96 / slope_sums.shape.model, slope_sums.shape.model
         how = f"independent random experts: sd {'at most ' if tokens == 'each' else ''}1/{model}"
         centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (0.0, -spread, spread))
     else:
         weights = (gate_weight, up_weight, down_weight)
+        shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
         over = "served" if tokens == "served" else "common"
-        drawn = [_shuffled(j, method, generator) for j in mean_jacobians(slope_sums, weights, over)]
+        drawn = [_shuffled(j, method, generator) for j in mean_jacobians(slope_sums, weights, over, shared)]
         bands = [(d.mean(), *central_band(d)) for d in drawn]
         centre, low, high = (torch.stack(part)[:, None, None] for part in zip(*bands, strict=True))
         how = f"{len(drawn[0])} pairs a layer of experts with shuffled output dimensions"
@@ -123,10 +135,10 @@ def null(
 
 
 def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generator) -> Float[Tensor, " pair"]:
-    alive = ~jacobians.up_slope.isnan().any(-1)
+    alive = sum(not bool(own.up_slope[expert].isnan().any()) for own, expert in jacobians.every)
     # By size: a new numbering of the experts must draw the same.
     order = jacobians.up_slope.norm(dim=-1).argsort()
-    pairs = max(1, int(alive.sum()) * (int(alive.sum()) - 1) // 2)
+    pairs = max(1, alive * (alive - 1) // 2)
     found = []
     for _ in range(-(-_PAIRS // pairs)):
         values = off_diagonal(alignment(shuffled_down(jacobians, order, generator), method)[0])

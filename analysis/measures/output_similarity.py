@@ -6,9 +6,11 @@ import math
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from scipy.stats import beta
 from torch import Tensor
 
+from analysis import beside
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.measure import Chance, Values, measure
 from analysis.slopes import without_tokens
@@ -38,7 +40,8 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
 
     Returns:
         Layer by expert by expert, 0 to 1 or -1 to 1; the diagonal is 1. NaN for an expert whose output is always 0, or
-        without a common token.
+        without a common token. Where a shared expert serves every token, E + 1 by E + 1, that one last; means over
+        pairs leave it out and have it as a fact.
 
     Raises:
         Nothing of its own.
@@ -51,22 +54,24 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
         alike whatever else they do. Near 1 an arccos keeps half the digits: two experts with the same matrices come out
         about 3e-9 below 1, and 6e-5 where matrices are so large that they multiply in float32.
     """
+    shape = output_sums.shape
     if of == "same token":
-        found = output_sums["cosine" if likeness == "cosine" else "angular"].sum(0) / output_sums["pairs"].sum(0)
+        found = _bordered(output_sums, likeness) / _bordered(output_sums, "pairs")
     else:
-        found = row_cosines(output_sums["common_output"].sum(0), "raw")
+        outputs = torch.cat([output_sums[name].sum(0) for name in ("common_output", "shared_common_output")], -2)
+        found = row_cosines(outputs, "raw")
         same = torch.eye(found.shape[-1], dtype=torch.bool) & ~found.isnan()
         found = torch.where(same, torch.ones_like(found), found)
         found = found if likeness == "cosine" else 1 - found.acos() / math.pi
-    pairs, tokens = off_diagonal(found), output_sums["common"].sum(0)
+    pairs, tokens = off_diagonal(beside.parted(found, shape.experts)[0]), output_sums["common"].sum(0)
     facts = {
         "mean over pairs": float(pairs.nanmean()),
         "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
         "pairs": int((~pairs.isnan()).sum()),
         "common tokens": int(tokens.min()),
-    }
+    } | beside.fact(found, shape)
     silent = ("NaN: an expert whose output is 0 has no direction.",) if bool(found.isnan().any()) else ()
-    return Values(found, facts=facts, caveats=without_tokens(tokens, "layer(s)") or silent)
+    return Values(found, beside.axes(shape), without_tokens(tokens, "layer(s)") or silent, facts)
 
 
 @output_similarity.chance
@@ -79,7 +84,7 @@ def null(output_sums: State, *, likeness: Likeness, of: Of, generator: torch.Gen
     Source:
         The squared cosine of independent uniform directions is Beta(1/2, (d - 1)/2).
     """
-    model, same = output_sums.shape.model, torch.eye(output_sums.shape.experts, dtype=torch.bool)
+    model, same = output_sums.shape.model, torch.eye(beside.count(output_sums.shape), dtype=torch.bool)
     edge = math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2))
     centre, low, high = (
         torch.where(same, torch.ones(()).double(), _in_unit(torch.tensor(cosine, dtype=torch.float64), likeness))
@@ -88,6 +93,12 @@ def null(output_sums: State, *, likeness: Likeness, of: Of, generator: torch.Gen
     how = f"two unrelated directions in {model} dimensions"
     how += "; an average over tokens that differ is narrower" if of == "same token" else ""
     return Chance(centre, low, high, how)
+
+
+def _bordered(output_sums: State, name: str) -> Float[Tensor, "layer every every"]:
+    """Sums of all pairs; a token is exactly like itself, so the shared expert with itself is a count."""
+    arrays = (output_sums[name], output_sums[f"shared_{name}"], output_sums["shared_alone"])
+    return beside.bordered(*(array.sum(0).double() for array in arrays))
 
 
 def _in_unit(cosine: Tensor, likeness: Likeness) -> Tensor:

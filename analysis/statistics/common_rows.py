@@ -20,21 +20,27 @@ ROWS = 512
         "hash": Spec(("layer", ROWS), torch.int64, "sample"),
         "block": Spec(("layer", ROWS), torch.int64, "sample"),
         "input": Spec(("layer", ROWS, "model"), torch.bfloat16, "sample"),
+        "weight": Spec(("layer", ROWS), torch.float32, "sample"),
     },
 )
 def common_rows(batch: LayerBatch) -> dict[str, Tensor]:
-    """Of all tokens of a layer, the inputs x of the 512 of lowest hash; a shared expert sees the same.
+    """Of all tokens of a layer, the inputs x of the 512 of lowest hash; a shared expert sees the same, at `weight`.
 
     Returns:
-        Rows in the order of their hash, in units of the hidden state, in bfloat16; NaN in empty places.
+        Rows in the order of their hash, in units of the hidden state, in bfloat16, and weights, 1 for a shared expert
+        that is added as it is; NaN in empty places, weights also without a shared expert.
 
     Source:
         Ours: the control for anything said of an expert's own tokens.
     """
     hashes = token_hash(batch.prompts, batch.keys)
     tokens = bottom(hashes, torch.zeros_like(hashes), 1, ROWS)
+    weight = (
+        batch.expert_input.new_full((len(hashes),), torch.nan) if batch.shared_weight is None else batch.shared_weight
+    )
     return {
         "hash": rows_at(hashes, tokens, EMPTY),
         "block": rows_at(block_of_token(batch.prompts, batch.keys), tokens, -1),
         "input": rows_at(batch.expert_input.bfloat16(), tokens, torch.nan),
+        "weight": rows_at(weight.float(), tokens, torch.nan),
     }

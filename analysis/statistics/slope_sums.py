@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from analysis.beside import members, parted
 from analysis.common_tokens import chunks, common_tokens
 from analysis.expert import Expert
 from analysis.jacobians import probes
 from analysis.precision import working_dtype
+from analysis.served import served_pairs
 from analysis.slots import BLOCKS, LayerBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
 PROBES = 8
 """Fixed directions that per-token Jacobians are multiplied by; each common token takes one of them, by its hash."""
 
-_ROWS = 4096
+_ROWS = 128
 _CELL, _WIDE = ("block", "layer", "expert"), ("block", "layer", "expert", "hidden")
+_BESIDE, _SHARED = ("block", "layer", "beside"), ("block", "layer", "shared")
 
 
 @statistic(
@@ -32,13 +35,21 @@ _CELL, _WIDE = ("block", "layer", "expert"), ("block", "layer", "expert", "hidde
         "common_up": Spec(_WIDE, routed=False),
         "probed": Spec(("block", "layer", PROBES), torch.int64),
         "products": Spec((*_CELL, "expert_b"), routed=False),
+        "shared_served": Spec(_BESIDE, torch.int64),
+        "shared_gate": Spec(_SHARED),
+        "shared_up": Spec(_SHARED),
+        "shared_common_gate": Spec(_SHARED),
+        "shared_common_up": Spec(_SHARED),
+        "shared_products": Spec((*_BESIDE, "expert"), routed=False),
+        "shared_square": Spec((*_BESIDE, "beside_b")),
     },
 )
 def slope_sums(batch: LayerBatch) -> dict[str, Tensor]:
     """Sums of d phi / d gate and d phi / d up, over served tokens and, of every expert, over the common tokens.
 
     On the common tokens also `products`: sums of <J_e(x) v, J_f(x) v> with one probe v per token, whose expectation
-    over probes is the sum of <J_e(x), J_f(x)>; `probed` counts the tokens of each probe.
+    over probes is the sum of <J_e(x), J_f(x)>; `probed` counts the tokens of each probe. A shared expert serves every
+    token: its sums are `shared_*`, `shared_products` those with each routed expert.
 
     Returns:
         `served` and `common` count tokens; slopes without unit for a gate like SiLU (`gate` is 0 without one), one
@@ -48,51 +59,77 @@ def slope_sums(batch: LayerBatch) -> dict[str, Tensor]:
         Slopes: ours, from the closed form of the mean Jacobian (Liu 2026, arXiv 2605.16349); probes: Hutchinson 1990.
     """
     assert batch.experts is not None and batch.up_in is not None
-    layer = {**_of_served(batch), **_of_common(batch)}
+    layer = {**served_slopes(batch), **_of_common(batch), **_of_shared(batch)}
     return {name: array.unsqueeze(1) for name, array in layer.items()}
 
 
-def _of_served(batch: LayerBatch) -> dict[str, Tensor]:
-    assert batch.experts is not None and batch.up_in is not None
+def served_slopes(batch: LayerBatch) -> dict[str, Tensor]:
+    """The part over served tokens: what it costs does not grow with the number of experts.
+
+    Returns:
+        `served`, `gate` and `up` of one layer, as `slope_sums` has them.
+
+    Source:
+        Ours.
+    """
+    assert batch.experts is not None
     experts, hidden = batch.shape.experts, batch.shape.hidden
-    pairs = (batch.served & (batch.indices < experts)).flatten().nonzero()[:, 0]
-    block = block_of_token(batch.prompts, batch.keys)[:, None].expand_as(batch.indices)
-    cell = (block * experts + batch.indices).flatten()[pairs]
-    expert, dtype = batch.experts[0], working_dtype(batch.experts[0].up)
-    sums = torch.zeros(2, BLOCKS * experts, hidden, dtype=torch.float64, device=cell.device)
-    for rows, cells in zip(pairs.split(_ROWS), cell.split(_ROWS), strict=True):
-        gate = None if batch.gate_in is None else batch.gate_in.flatten(0, 1)[rows].to(dtype)
+    served, parts = served_pairs(batch)
+    sums = torch.zeros(2, BLOCKS * experts, hidden, dtype=torch.float64, device=served.device)
+    for cells, gate, up in parts:
         # phi is the same function for every expert of a layer: one call for all of them.
-        slopes = expert.slopes_at(gate, batch.up_in.flatten(0, 1)[rows].to(dtype))
-        for total, slope in zip(sums, slopes, strict=True):
+        for total, slope in zip(sums, batch.experts[0].slopes_at(gate, up), strict=True):
             if slope is not None:
                 total.index_add_(0, cells, slope.double())
     gate_sum, up_sum = sums.view(2, BLOCKS, experts, hidden)
-    served = torch.bincount(cell, minlength=BLOCKS * experts).view(BLOCKS, experts)
     return {"served": served, "gate": gate_sum, "up": up_sum}
 
 
 def _of_common(batch: LayerBatch) -> dict[str, Tensor]:
-    assert batch.experts is not None
-    experts, hidden, device = batch.shape.experts, batch.shape.hidden, batch.expert_input.device
+    every, experts, device = members(batch), batch.shape.experts, batch.expert_input.device
     rows, hashes = common_tokens(batch)
     probe, block = hashes % PROBES, block_of_token(batch.prompts, batch.keys)[rows]
-    sums = torch.zeros(2, BLOCKS, experts, hidden, dtype=torch.float64, device=device)
-    products = torch.zeros(BLOCKS, experts, experts, dtype=torch.float64, device=device)
+    sums = torch.zeros(2, BLOCKS, experts, batch.shape.hidden, dtype=torch.float64, device=device)
+    shared = torch.zeros(2, BLOCKS, batch.shape.shared, dtype=torch.float64, device=device)
+    products = torch.zeros(BLOCKS, len(every), len(every), dtype=torch.float64, device=device)
     directions = probes(batch.shape.model, PROBES).to(device)
     for part in chunks(torch.arange(len(rows), device=device)):
         x, images = batch.expert_input[rows[part]], []
-        for index, expert in enumerate(batch.experts):
+        for index, expert in enumerate(every):
             slopes, image = _slopes_and_image(expert, x, directions[probe[part]])
             images.append(image)
-            for total, slope in zip(sums, slopes, strict=True):
-                if slope is not None:
-                    total[:, index].index_add_(0, block[part], slope.double())
+            _add(sums[:, :, index] if index < experts else shared, block[part], slopes)
         each = torch.stack(images, 1)
         products.index_add_(0, block[part], (each @ each.mT).double())
     probed = torch.bincount(block * PROBES + probe, minlength=BLOCKS * PROBES).view(BLOCKS, PROBES)
     common = torch.bincount(block, minlength=BLOCKS)
-    return {"common": common, "common_gate": sums[0], "common_up": sums[1], "probed": probed, "products": products}
+    found = {"common": common, "common_gate": sums[0], "common_up": sums[1], "probed": probed}
+    names = ("products", "shared_products", "shared_square")
+    found |= dict(zip(names, parted(products, experts), strict=True))
+    return found | {"shared_common_gate": shared[0], "shared_common_up": shared[1]}
+
+
+def _of_shared(batch: LayerBatch) -> dict[str, Tensor]:
+    """Over all tokens, since all of them are its own."""
+    block = block_of_token(batch.prompts, batch.keys)
+    sums = torch.zeros(2, BLOCKS, batch.shape.shared, dtype=torch.float64, device=block.device)
+    beside = members(batch)[batch.shape.experts :]
+    for expert in beside:
+        exact = expert.to(working_dtype(expert.up))
+        for rows in torch.arange(len(block), device=block.device).split(_ROWS):
+            _add(sums, block[rows], exact.slopes_each(batch.expert_input[rows].to(exact.up.dtype)))
+    served = torch.bincount(block, minlength=BLOCKS)[:, None].expand(-1, len(beside))
+    return {"shared_served": served, "shared_gate": sums[0], "shared_up": sums[1]}
+
+
+def _add(
+    sums: Float[Tensor, "two block hidden"],
+    block: Int[Tensor, " row"],
+    slopes: tuple[Float[Tensor, "row hidden"] | None, Float[Tensor, "row hidden"]],
+) -> None:
+    for total, slope in zip(sums, slopes, strict=True):
+        if slope is not None:
+            total.index_add_(0, block, slope.double())
 
 
 def _slopes_and_image(

@@ -41,6 +41,17 @@ def routed(clouds, weights=None, blocks=None):
     return State("routed_rows", shape, HELD, {"hash": hashes, "block": block, "weight": g, "input": x})
 
 
+def common(rows, weights=None, shared=0):
+    """A state of one layer with these rows as the sample of all tokens, a shared expert's weights beside them."""
+    shape = Shape(("0",), 2, 1, rows.shape[1], 8, shared)
+    arrays = {
+        "hash": torch.arange(len(rows))[None],
+        "block": torch.tensor(HELD.blocks)[torch.arange(len(rows)) % 32][None],
+        "weight": torch.full((1, len(rows)), torch.nan) if weights is None else weights[None].float(),
+    }
+    return State("common_rows", shape, HELD, {**arrays, "input": rows[None]})
+
+
 def span(seed, n=N, model=MODEL):
     return orthonormal(torch.randn(n, model, dtype=torch.float64, generator=generator(seed)))
 

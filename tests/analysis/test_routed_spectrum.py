@@ -10,18 +10,8 @@ from analysis.inference import evaluate
 from analysis.linalg import orthonormal
 from analysis.measure import Inputs, get
 from analysis.result import Reason
-from analysis.slots import Shape
 from analysis.statistic import State
-from tests.analysis.clouds import HELD, N, cloud, generator, routed, span
-
-
-def common(rows):
-    shape = Shape(("0",), 2, 1, rows.shape[1], 8)
-    arrays = {
-        "hash": torch.arange(len(rows))[None],
-        "block": torch.tensor(HELD.blocks)[torch.arange(len(rows)) % 32][None],
-    }
-    return State("common_rows", shape, HELD, {**arrays, "input": rows[None]})
+from tests.analysis.clouds import HELD, N, cloud, common, generator, routed, span
 
 
 def outputs(experts, shared=None):

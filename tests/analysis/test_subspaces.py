@@ -11,13 +11,15 @@ from analysis.inference import evaluate
 from analysis.measure import Inputs, get
 from analysis.result import Reason
 from analysis.subspaces import cut, split_half
-from tests.analysis.clouds import HELD, MODEL, ROWS, N, cloud, generator, rotation, routed, span
+from tests.analysis.clouds import HELD, MODEL, ROWS, N, cloud, common, generator, rotation, routed, span
 
 MEASURES = ("grassmann_distance", "subspace_overlap", "principal_angles")
 
 
 def ask(name, state, **knobs):
-    return evaluate(get(name), (Inputs(state.shape, {"routed_rows": state}),), {"n": N, **knobs})
+    states = {"routed_rows": state, "common_rows": common(torch.zeros(1, state.shape.model))}
+    states = {each: states[each] for each in get(name).statistics}
+    return evaluate(get(name), (Inputs(state.shape, states),), {"n": N, **knobs})
 
 
 def test_identical_experts_are_at_no_distance():
