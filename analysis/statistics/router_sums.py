@@ -1,4 +1,4 @@
-"""Per block and layer: how sure the router was (margins, probabilities, entropy, logsumexp), and what overruled it."""
+"""How sure the router was (margins, probabilities, entropy, logsumexp), what overruled it, and its mean per prompt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ MARGIN_EDGES = (0.0, *(10 ** (power / 8) for power in range(-48, 17)))
 """Bin edges of the margin histogram, in score units: below 0, 0 to 1e-6, eight bins a decade up to 100, above."""
 
 _CELL = ("block", "layer")
+_PROMPT = ("prompt", "layer")
 
 
 @statistic(
@@ -29,6 +30,12 @@ _CELL = ("block", "layer")
         "margin": Spec(_CELL),
         "first": Spec((*_CELL, "expert"), torch.int64, routed=False),
         "displaced": Spec(_CELL, torch.int64),
+        "prompt_scored": Spec(_PROMPT, torch.int64),
+        "prompt_probabilities": Spec((*_PROMPT, "expert"), routed=False),
+        "prompt_top": Spec((*_PROMPT, "expert"), routed=False),
+        "prompt_squares": Spec(_PROMPT),
+        "prompt_mass": Spec(_PROMPT),
+        "prompt_mass_squared": Spec(_PROMPT),
     },
 )
 def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
@@ -41,11 +48,14 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
         Token counts; `probabilities` sums to `scored` over experts; `entropy` in nats; `logsumexp` in logit units;
         `margin` in score units; `first` counts the tokens whose likeliest selected expert it is (an earlier slot wins
         a tie); `displaced` the selections whose probability lies below the k-th highest: what a selection bias or a
-        limit to groups put in.
+        limit to groups put in. By prompt: `prompt_top` counts the tokens among whose k likeliest experts it is (ties
+        for the last places share them), `prompt_mass` sums what these k have of the probability, `prompt_squares` the
+        squares of all probabilities.
 
     Source:
         Zoph et al. 2022, arXiv 2202.08906 (z-loss: mean squared logsumexp); Fedus et al. 2021, arXiv 2101.03961
-        (`first`: what its balance loss counts); margins, entropy and `displaced`: ours.
+        (`first`: what its balance loss counts); DeepSeek-AI 2024, arXiv 2412.19437 (`prompt_top`: what its sequence
+        loss counts); margins, entropy and `displaced`: ours.
     """
     layers = len(batch.shape.layers)
     cell = block_of_token(batch.prompts, batch.keys) * layers + batch.layer
@@ -76,7 +86,25 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
         "margin": total(gap, gaps),
         "first": total(scored, likeliest),
         "displaced": total(scored, displaced),
+        **_by_prompt(p[scored], batch.keys.prompt[scored], (len(batch.prompts), batch.indices.shape[-1])),
     }
+
+
+def _by_prompt(
+    p: Float[Tensor, "token expert"], prompt: Int[Tensor, " token"], size: tuple[int, int]
+) -> dict[str, Tensor]:
+    prompts, k = size
+    best = p.topk(k, dim=-1).values
+    above, at = p > best[:, -1:], p == best[:, -1:]
+    # Which of two equals a top-k takes is not ours to repeat: they share the places that are left.
+    top = above + at * ((k - above.sum(-1, keepdim=True)).double() / at.sum(-1, keepdim=True))
+    mass = best.sum(-1)
+    sums = {"probabilities": p, "top": top, "squares": p.square().sum(-1), "mass": mass, "mass_squared": mass**2}
+    found = {"prompt_scored": torch.bincount(prompt, minlength=prompts)}
+    for name, values in sums.items():
+        empty = torch.zeros(prompts, *values.shape[1:], dtype=values.dtype, device=values.device)
+        found[f"prompt_{name}"] = empty.index_add_(0, prompt, values)
+    return {name: array.unsqueeze(1) for name, array in found.items()}
 
 
 def _against_rank(

@@ -131,6 +131,62 @@ def test_the_conventions_are_those_of_the_code_they_are_named_after(world):
         assert found == pytest.approx(value, rel=1e-9), convention
 
 
+def test_the_sequence_loss_counted_by_hand(world):
+    """f = (1/2, 1/2, 0, 0) gives 4 (0.25 + 0.15) = 1.6; f = (0, 0, 1/2, 1/2) gives 4 (0.1 + 0.35) = 1.8."""
+    p = torch.tensor([[0.5, 0.3, 0.2, 0], [0.5, 0.3, 0.2, 0], [0, 0.1, 0.2, 0.7]], dtype=torch.float64)
+    batch = planted(world, p.clamp(min=1e-300).log(), lengths=(2, 1), top_k=2)
+    for indices in (batch.indices, 3 - batch.indices):  # what a selection bias chose is not asked
+        found = asked(world, "balance_loss", dataclasses.replace(batch, indices=indices), convention="sequence")
+        assert found.values[0] == pytest.approx((1.6 + 1.8) / 2, abs=1e-12)
+    pooled = 4 * np.dot([2 / 6, 2 / 6, 1 / 6, 1 / 6], p.mean(0).numpy())
+    assert found.facts["all tokens as one sequence"] == pytest.approx(pooled, abs=1e-12)
+    assert found.facts["sequences"] == 2
+
+
+def test_the_sequence_loss_is_that_of_deepseeks_code_on_sequences_of_one_length(world):
+    scores, top_k, shape = logits(), 2, (10, 30)
+    s = scores.softmax(-1).view(*shape, 6)
+    chosen = s.topk(top_k).indices.view(shape[0], -1)
+    # DeepSeek-V2's MoEGate with seq_aux, without its coefficient.
+    load = torch.zeros(shape[0], 6).double().scatter_add_(1, chosen, torch.ones(chosen.shape).double())
+    expected = float((load / (shape[1] * top_k / 6) * s.mean(1)).sum(1).mean())
+    batch = planted(world, scores, lengths=(shape[1],) * shape[0], top_k=top_k)
+    assert asked(world, "balance_loss", batch, convention="sequence").values[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_experts_in_step_with_their_prompts_are_balanced_in_all_and_unbalanced_in_each(world):
+    one = torch.tensor([[0.0, 0, -1e3, -1e3]]).repeat(20, 1).double()
+    batch = planted(world, torch.cat([one, one.flip(-1)]), lengths=(20, 20), top_k=2)
+    assert asked(world, "balance_loss", batch).values[0] == pytest.approx(1)
+    assert asked(world, "balance_loss", batch, convention="sequence").values[0] == pytest.approx(2)
+    taste = 2 * logits(tokens=12, seed=1).repeat_interleave(25, 0)
+    batch = planted(world, logits() + taste, lengths=(25,) * 12, top_k=2)
+    found = {name: asked(world, "balance_loss", batch, convention=name).values[0] for name in ("sequence", "megatron")}
+    assert found["sequence"] > 1.2 * found["megatron"]
+
+
+def test_scores_that_tie_share_the_places_that_are_left(world):
+    batch = planted(world, torch.tensor([[1.0, 0, 0, -1]]).double(), top_k=2)
+    assert world.state_of("router_sums", [batch])["prompt_top"].tolist() == [[[1, 0.5, 0.5, 0]]]
+
+
+def test_nameless_scores_give_the_sequence_loss_that_the_null_says(world):
+    """Against scores really handed to the experts in random order: mean, spread and coverage."""
+    lengths, k, drawn = (3, 10, 40, 60), 2, []
+    p = logits(113, scale=1.5).softmax(-1)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(4000):
+        named = p.gather(1, torch.rand(p.shape, generator=generator).argsort(1)).split(lengths)
+        top = [torch.zeros_like(each).scatter_(1, each.topk(k).indices, 1).mean(0) / k for each in named]
+        drawn.append(np.mean([6 * float(f @ each.mean(0)) for f, each in zip(top, named, strict=True)]))
+    null = asked(world, "balance_loss", planted(world, p.log(), lengths, top_k=k), convention="sequence").null
+    low, high = null.low.item(), null.high.item()
+    error = np.std(drawn) / math.sqrt(4000)
+    assert null.mean.item() == pytest.approx(np.mean(drawn), abs=4 * error)
+    assert (high - low) / (2 * norm.ppf(0.975)) == pytest.approx(np.std(drawn), rel=0.05)
+    assert np.mean([low <= value <= high for value in drawn]) == pytest.approx(0.95, abs=0.015)
+
+
 def test_opposite_imbalances_cancel_when_layers_are_pooled(world):
     scores = torch.full((20, 4), -1e3).double()
     one, other = scores.clone(), scores.clone()

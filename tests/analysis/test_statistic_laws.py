@@ -135,7 +135,7 @@ def test_half_precision_slots_are_accepted(name, world):
     whole, half = world.state_of(name, batches), world.state_of(name, [halve(b) for b in batches])
     for array, spec in get(name).arrays.items():
         assert half[array].dtype == spec.dtype
-        if array != "margins":
+        if array not in ("margins", "prompt_top"):  # counts on either side of an edge: rounding carries some across
             torch.testing.assert_close(half[array], whole[array], rtol=0.05, atol=0.5, equal_nan=True)
 
 
