@@ -14,8 +14,9 @@ from analysis.effect import label_codes, within_and_across
 from analysis.errors import BadKnob
 from analysis.measure import Values, measure
 from analysis.nulls import uniform_loads
+from analysis.prompt_pairs import distinct_pairs
 from analysis.result import Axis
-from analysis.signatures import Weighting, directions, distinct_pairs, layer_cosines, said, signatures, weighting_of
+from analysis.signatures import Weighting, directions, layer_cosines, said, signatures, weighting_of
 from analysis.statistic import State
 
 DRAWS = 50

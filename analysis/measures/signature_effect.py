@@ -11,7 +11,8 @@ from torch import Tensor
 from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import above_the_largest, central_band
-from analysis.signatures import Form, Weighting, distinct_pairs, form_said, prompt_cosines, said, signatures
+from analysis.prompt_pairs import distinct_pairs
+from analysis.signatures import Form, Weighting, form_said, prompt_cosines, said, signatures
 from analysis.statistic import State
 
 DRAWS = 999

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import uniform_loads
+from analysis.prompt_pairs import pair_mean
 from analysis.result import Reason
 from analysis.signatures import (
     NO_CORRECTION,
@@ -15,7 +16,6 @@ from analysis.signatures import (
     Weighting,
     corrected_cosines,
     directions,
-    distinct_pairs,
     form_said,
     layer_cosines,
     mean_cosines,
@@ -71,11 +71,10 @@ def signature_similarity(
         similar = mean_cosines(directions(shares, centred))
     else:
         similar = _corrected(prompt_counts["selected"], prompt_counts["tokens"], form, centred)
-    pairs = similar[distinct_pairs(prompt_counts.prompts)]
-    known = ~pairs.isnan()
-    facts = {"mean over pairs": float(pairs.nanmean()), "pairs": int(known.sum())}
+    mean, pairs = pair_mean(similar, prompt_counts.prompts)
+    facts = {"mean over pairs": mean, "pairs": pairs}
     caveats = said(prompt_counts, weighting, shares)
-    if bool(similar.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
+    if bool(similar.sum().isnan()) and not any(c.startswith("NaN: ") for c in caveats):
         caveats += (NO_CENTRE if form == "plain" else NO_CORRECTION,)
     return Values(similar, facts=facts, caveats=(*form_said(prompt_counts, weighting, form), *caveats))
 

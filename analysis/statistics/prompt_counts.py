@@ -32,16 +32,21 @@ def prompt_counts(batch: RouteBatch) -> dict[str, Tensor]:
     prompts, layers, experts = len(batch.prompts), len(batch.shape.layers), batch.shape.experts
     cell = batch.keys.prompt[None, :, None] * layers + torch.arange(layers, device=batch.indices.device)[:, None, None]
     real = batch.indices < experts
-    flat = (cell * experts + batch.indices)[real]
-    served = batch.served[real]
+    counted = real & batch.served
+    flat = cell * experts + batch.indices
 
-    def total(cells: Tensor, values: Tensor | None = None) -> Tensor:
-        counted = torch.bincount(cells, values, minlength=prompts * layers * experts).view(prompts, layers, experts)
-        return counted if values is None else counted.to(values.dtype)  # of nothing at all, bincount makes integers
+    def total(which: Tensor, values: Tensor | None = None) -> Tensor:
+        # Taking everything out by a mask costs as much as counting it.
+        whole = bool(which.all())
+        cells, given = (t if t is None else t.flatten() if whole else t[which] for t in (flat, values))
+        assert cells is not None
+        found = torch.bincount(cells, given, minlength=prompts * layers * experts).view(prompts, layers, experts)
+        return found if values is None else found.to(values.dtype)  # of nothing at all, bincount makes integers
 
+    selected = total(real)
     return {
-        "selected": total(flat),
-        "served": total(flat[served]),
-        "weights": total(flat[served], batch.weights[real][served].double()),
+        "selected": selected,
+        "served": selected.clone() if torch.equal(real, counted) else total(counted),
+        "weights": total(counted, batch.weights.double()),
         "tokens": torch.bincount(batch.keys.prompt, minlength=prompts),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.gate_activity import ACTIVITIES, gate_activity
@@ -11,6 +12,7 @@ from analysis.slots import LayerBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
 _CELL = ("layer", "expert", ROWS)
+_ROWS = 128  # at a time, so that what is made of them stays in the cache
 
 
 @statistic(
@@ -40,10 +42,8 @@ def score_gate_pairs(batch: LayerBatch) -> dict[str, Tensor]:
     hashes = token_hash(batch.prompts, batch.keys)[:, None].expand_as(batch.indices)
     cell = torch.where(counted, batch.indices, -1)
     pairs = bottom(hashes.flatten(), cell.flatten(), experts, ROWS)
-    kept = pairs[pairs >= 0]
-    gate = None if batch.gate_in is None else batch.gate_in.flatten(0, 1)[kept]
     activity = torch.full((*pairs.shape, len(ACTIVITIES)), torch.nan, device=pairs.device)
-    activity[pairs >= 0] = gate_activity(batch.experts[0], gate, batch.up_in.flatten(0, 1)[kept]).float()
+    activity[pairs >= 0] = _activities(batch, pairs[pairs >= 0])
 
     def of_pair(values: Tensor, fill: float | int) -> Tensor:
         return rows_at(values.flatten(), pairs, fill)
@@ -58,3 +58,12 @@ def score_gate_pairs(batch: LayerBatch) -> dict[str, Tensor]:
         "size": of_pair(batch.expert_input.double().norm(dim=-1).float()[:, None].expand(-1, k), torch.nan),
     }
     return {name: array.unsqueeze(0) for name, array in every.items()}
+
+
+def _activities(batch: LayerBatch, kept: Int[Tensor, " pair"]) -> Float[Tensor, "pair activity"]:
+    assert batch.experts is not None and batch.up_in is not None
+    found = []
+    for rows in kept.split(_ROWS):
+        gate = None if batch.gate_in is None else batch.gate_in.flatten(0, 1)[rows]
+        found.append(gate_activity(batch.experts[0], gate, batch.up_in.flatten(0, 1)[rows]).float())
+    return torch.cat(found)

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.cosines import unit_rows
 from analysis.effect import Group, cohens_d, label_codes, within_and_across
 from analysis.errors import TooFew
 from analysis.inference import evaluate
 from analysis.measure import get
+from analysis.prompt_pairs import distinct_pairs, pair_mean
 from analysis.result import Reason
-from analysis.signatures import distinct_pairs
+from analysis.signatures import ROWS, mean_cosines
 from analysis.slots import Prompts, text_digest
 
 
@@ -89,6 +91,33 @@ def test_a_prompt_is_not_paired_with_its_own_copy():
     digest = text_digest("same")
     prompts = Prompts(("x", "y", "z"), (digest, digest, text_digest("other")), ("a", "a", "b"))
     assert distinct_pairs(prompts).tolist() == [[False, False, True], [False, False, True], [False, False, False]]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_mean_over_pairs_is_that_of_the_pairs_named_one_by_one(unknown):
+    texts = ["a", "b", "a", "c", "d", "a", "b", "e"]
+    prompts = Prompts(tuple("12345678"), tuple(map(text_digest, texts)), ("none",) * 8)
+    similar = torch.rand(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    similar = similar + similar.mT
+    if unknown:
+        similar[3], similar[:, 3] = torch.nan, torch.nan
+    named = similar[distinct_pairs(prompts)]
+    mean, pairs = pair_mean(similar, prompts)
+    assert (mean, pairs) == (pytest.approx(float(named.nanmean()), abs=1e-14), int((~named.isnan()).sum()))
+
+
+def test_there_is_no_mean_over_pairs_of_copies_of_one_text():
+    mean, pairs = pair_mean(
+        torch.ones(2, 2, dtype=torch.float64), Prompts(("x", "y"), (text_digest("same"),) * 2, ("a",) * 2)
+    )
+    assert pairs == 0
+    assert mean != mean
+
+
+def test_similarity_of_more_prompts_than_a_block_holds_is_that_of_each_pair():
+    unit = unit_rows(torch.rand(3, 2 * ROWS + 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    each = torch.einsum("lpe,lqe->pq", unit, unit) / 3
+    torch.testing.assert_close(mean_cosines(unit), each, rtol=0, atol=1e-14)
 
 
 def test_similarity_is_the_mean_of_layer_cosines_by_hand(world):
