@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from analysis.measure import Chance
 from analysis.result import Reason
 from analysis.statistic import State
 
@@ -74,6 +77,40 @@ def blind_loads(
     loads = uniform_loads(tokens.expand(draws, -1), shape.top_k, shape.experts, generator)
     how = f"{draws:,} simulations of uniform routing of {total} independent tokens to {shape.top_k} distinct experts"
     return loads, how + (f" in {len(tokens)} prompts" if per_prompt else "")
+
+
+def blind_chance(
+    prompt_counts: State,
+    generator: torch.Generator,
+    made_of: Callable[[Float[Tensor, "draw case expert"]], Float[Tensor, "draw case"]],
+    *,
+    per_prompt: bool = False,
+    one_sided: bool = False,
+) -> Chance | Reason:
+    """Where a number made of loads lies if routing is blind.
+
+    Args:
+        prompt_counts: As for `blind_loads`.
+        generator: Where the draws come from.
+        made_of: The number, of loads along the last axis.
+        per_prompt: The mean over prompts of the number of each, instead of that of all tokens together.
+        one_sided: A band from 0 to the 95 % point, for a number that only grows with imbalance.
+
+    Returns:
+        Mean and 95 % band in the unit of the number; a `Reason` if no token was routed.
+
+    Source:
+        Ours: exact draws of k distinct experts per token.
+    """
+    found = blind_loads(prompt_counts, generator, per_prompt=per_prompt)
+    if isinstance(found, Reason):
+        return found
+    drawn, how = made_of(found[0]).mean(-1), found[1]
+    if not one_sided:
+        return Chance(drawn.mean(), *central_band(drawn), how)
+    high = torch.quantile(drawn, 0.95, interpolation="higher")
+    how += "; one-sided: 95 % of them lie at or below the upper bound, the lower bound is 0"
+    return Chance(drawn.mean(), torch.zeros_like(high), high, how)
 
 
 def random_directions(

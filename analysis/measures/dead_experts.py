@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from analysis.errors import BadKnob
 from analysis.loads import NO_TOKENS, layer_counts, over_layers, relative
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import blind_loads
+from analysis.nulls import blind_chance
 from analysis.result import Reason
 from analysis.statistic import State
 
@@ -65,14 +66,7 @@ def null(prompt_counts: State, *, count: str, share: float, generator: torch.Gen
     Source:
         Ours: exact draws of k distinct experts per token.
     """
-    found = blind_loads(prompt_counts, generator)
-    if isinstance(found, Reason):
-        return found
-    loads, how = found
-    drawn = _below(loads[:, 0], share)
-    how += "; one-sided: 95 % of them lie at or below the upper bound"
-    high = torch.quantile(drawn, 0.95, interpolation="higher")
-    return Chance(drawn.mean(), torch.zeros_like(high), high, how)
+    return blind_chance(prompt_counts, generator, partial(_below, share=share), one_sided=True)
 
 
 def _below(counts: Shaped[Tensor, "*case expert"], share: float) -> Float[Tensor, "*case"]:

@@ -8,7 +8,7 @@ import torch
 
 from analysis.loads import evenness, idle, layer_counts, over_layers
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import blind_loads, central_band
+from analysis.nulls import blind_chance
 from analysis.result import Reason
 from analysis.statistic import State
 
@@ -60,9 +60,4 @@ def null(prompt_counts: State, *, count: str, generator: torch.Generator) -> Cha
     Source:
         Ours: exact draws of k distinct experts per token.
     """
-    found = blind_loads(prompt_counts, generator)
-    if isinstance(found, Reason):
-        return found
-    loads, how = found
-    drawn = evenness(loads[:, 0])
-    return Chance(drawn.mean(), *central_band(drawn), how)
+    return blind_chance(prompt_counts, generator, evenness)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
 
 from analysis.loads import Extreme, idle, layer_counts, over_layers, violation
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import blind_loads
+from analysis.nulls import blind_chance
 from analysis.result import Reason
 from analysis.statistic import State
 
@@ -79,10 +80,6 @@ def null(
     Source:
         Ours: exact draws of k distinct experts per token.
     """
-    found = blind_loads(prompt_counts, generator, per_prompt=over == "prompts")
-    if isinstance(found, Reason):
-        return found
-    loads, how = found
-    drawn = violation(loads, which).mean(-1)
-    how += "; one-sided: 95 % of them lie below the upper bound, the lower bound is perfect balance"
-    return Chance(drawn.mean(), torch.zeros_like(drawn[0]), torch.quantile(drawn, 0.95), how)
+    return blind_chance(
+        prompt_counts, generator, partial(violation, which=which), per_prompt=over == "prompts", one_sided=True
+    )
