@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import torch
@@ -79,8 +79,10 @@ def signature_baselines(
     pairs, shares = distinct_pairs(prompt_counts.prompts), signatures(prompt_counts, weighting)
     labels = label_codes(prompt_counts.prompts.categories)[None]
     within, across = within_and_across(layer_cosines(directions(shares, False)), pairs, labels)
-    chance = _closed if method == "closed_form" else _drawn
-    floors = chance(prompt_counts, shares, pairs, (permuted, balanced, weighting), seed)
+    generator = None if method == "closed_form" else torch.Generator().manual_seed(seed)
+    reading = (permuted, balanced, weighting_of(prompt_counts, weighting) == "weight")
+    chance = _chance(prompt_counts, shares, reading, generator)
+    floors = [_average(worlds, pairs).expand(shares.shape[1]) for worlds in chance]
     values = torch.stack([within.mean[0], across.mean[0], *floors], -1)
     caveats = said(prompt_counts, weighting, shares)
     if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
@@ -96,55 +98,52 @@ def _facts(values: Float[Tensor, "layer quantity"]) -> dict[str, int | float | s
     return {**{f"mean {name}": means[name] for name in known}, "order": " > ".join(known)}
 
 
-def _closed(
+def _chance(
     counts: State,
     shares: Float[Tensor, "prompt layer expert"],
-    pairs: Bool[Tensor, "prompt prompt"],
-    reading: tuple[Permuted, Balanced, Weighting],
-    seed: int,
-) -> list[Float[Tensor, " layer"]]:
-    """All four expectations are products of one number per prompt."""
-    permuted, balanced, weighting = reading
-    weighted = weighting_of(counts, weighting) == "weight"
-    experts, top_k = counts.shape.experts, counts.shape.top_k
-    if permuted == "experts":
-        renamed = shares.sum(-1) / (experts**0.5 * shares.norm(dim=-1))
-    else:
-        renamed = torch.nan * shares.sum(-1) if weighted else _dealt_anew(counts["selected"].double())
-    spread = (experts - top_k if balanced == "distinct" else experts - 1) / (top_k * counts["tokens"].double())
-    blind = ((1 + spread) ** -0.5)[:, None] * torch.ones_like(renamed)
-    blind = torch.where(counts["tokens"][:, None] > 0, blind, torch.nan)
-    if counts.soft or weighted:
-        blind = blind * torch.nan
-    return [_mean_product(each[..., None], pairs) for each in (renamed, blind)]
+    reading: tuple[Permuted, Balanced, bool],
+    generator: torch.Generator | None,
+) -> Iterator[Iterable[Tensor]]:
+    """Worlds of permuted and of blind routing: rows of prompts whose products are cosines.
 
-
-def _drawn(
-    counts: State,
-    shares: Float[Tensor, "prompt layer expert"],
-    pairs: Bool[Tensor, "prompt prompt"],
-    reading: tuple[Permuted, Balanced, Weighting],
-    seed: int,
-) -> list[Float[Tensor, " layer"]]:
-    """The same four by drawing: `DRAWS` worlds, their means over pairs averaged."""
-    permuted, balanced, weighting = reading
-    generator, weighted = torch.Generator().manual_seed(seed), weighting_of(counts, weighting) == "weight"
-    nothing = torch.full((shares.shape[1],), torch.nan, dtype=torch.float64)
-    if permuted == "experts":
-        renamed = _average(_renamed(shares, generator), pairs)
+    Drawn from the generator there are `DRAWS` of each. Without one there is a single world of one number a prompt,
+    since each expected cosine is a product of two such numbers. Blind routing knows no layer: one stands for all.
+    """
+    permuted, balanced, weighted = reading
+    nothing = [torch.full((len(shares), 1, 1), torch.nan, dtype=torch.float64)]
+    tokens, size = counts["tokens"], counts.shape.top_k if balanced == "distinct" else 1
+    if permuted == "slots" and weighted:
+        yield nothing
+    elif generator is None:
+        yield [_renamed_once(shares) if permuted == "experts" else _dealt_once(counts["selected"].double())]
     else:
-        renamed = nothing if weighted else _average(_dealt(counts["selected"], generator), pairs)
+        worlds = _renamed(shares, generator) if permuted == "experts" else _dealt(counts["selected"], generator)
+        yield (unit_rows(world) for world in worlds)
     if weighted or counts.soft:
-        return [renamed, nothing]
-    shape, tokens = counts.shape, counts["tokens"]
-    rounds, size = (tokens, shape.top_k) if balanced == "distinct" else (tokens * shape.top_k, 1)
-    # Blind routing knows no layer: one draw stands for all of them.
-    blind = (uniform_loads(rounds, size, shape.experts, generator)[:, None] for _ in range(DRAWS))
-    return [renamed, _average(blind, pairs).expand_as(nothing)]
+        yield nothing
+    elif generator is None:
+        spread = (counts.shape.experts - size) / (counts.shape.top_k * tokens.double())
+        blind = torch.where(tokens > 0, (1 + spread) ** -0.5, torch.nan)
+        yield [blind[:, None, None]]
+    else:
+        rounds = tokens * (counts.shape.top_k // size)
+        draws = (uniform_loads(rounds, size, counts.shape.experts, generator) for _ in range(DRAWS))
+        yield (unit_rows(world)[:, None] for world in draws)
 
 
-def _average(worlds: Iterator[Tensor], pairs: Bool[Tensor, "prompt prompt"]) -> Float[Tensor, " layer"]:
-    return torch.stack([_mean_product(unit_rows(world), pairs) for world in worlds]).mean(0)
+def _average(worlds: Iterable[Tensor], pairs: Bool[Tensor, "prompt prompt"]) -> Float[Tensor, " layer"]:
+    return torch.stack([_mean_product(world, pairs) for world in worlds]).mean(0)
+
+
+def _renamed_once(shares: Float[Tensor, "prompt layer expert"]) -> Float[Tensor, "prompt layer 1"]:
+    return shares.sum(-1, keepdim=True) / (shares.shape[-1] ** 0.5 * shares.norm(dim=-1, keepdim=True))
+
+
+def _dealt_once(selected: Float[Tensor, "prompt layer expert"]) -> Float[Tensor, "prompt layer 1"]:
+    own, total = selected.sum(-1), selected.sum(0)
+    every = total.sum(-1)
+    alike = (total * (total - 1)).sum(-1) / (every * (every - 1))
+    return (own * (alike / (own + own * (own - 1) * alike)).sqrt())[..., None]
 
 
 def _renamed(shares: Float[Tensor, "prompt layer expert"], generator: torch.Generator) -> Iterator[Tensor]:
@@ -165,13 +164,6 @@ def _dealt(selected: Int[Tensor, "prompt layer expert"], generator: torch.Genera
             cell = owner * experts + name[torch.randperm(len(name), generator=generator)]
             world[:, layer] = torch.bincount(cell, minlength=prompts * experts).view(prompts, experts)
         yield world
-
-
-def _dealt_anew(selected: Float[Tensor, "prompt layer expert"]) -> Float[Tensor, "prompt layer"]:
-    own, total = selected.sum(-1), selected.sum(0)
-    every = total.sum(-1)
-    alike = (total * (total - 1)).sum(-1) / (every * (every - 1))
-    return own * (alike / (own + own * (own - 1) * alike)).sqrt()
 
 
 def _mean_product(
