@@ -95,4 +95,12 @@ def _shape(layers: list[MoeLayer], kind: str) -> Shape:
     labels = [layer.label for layer in layers]
     if len(set(labels)) < len(labels):  # two stacks (text and vision): the path tells them apart
         labels = [layer.name for layer in layers]
-    return Shape(tuple(labels), experts, top_k, model, hidden)
+    return Shape(tuple(labels), experts, top_k, model, hidden, _shared(layers, model))
+
+
+def _shared(layers: list[MoeLayer], model: int) -> int:
+    """Hidden width of the shared expert; 0 where a layer has none, or another's, or one that reads another space."""
+    found = [layer.shared() for layer in layers]
+    widths = {expert.up.shape if expert is not None else (0, model) for expert in found}
+    hidden, width = widths.pop() if len(widths) == 1 else (0, model)
+    return hidden if width == model else 0

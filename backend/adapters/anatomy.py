@@ -6,7 +6,7 @@ An adapter says where parts live and nothing else. Geometry reads what is here a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,6 +82,14 @@ class MoeLayer(ABC):
         """The expert that serves every token, where the model has one beside the routed ones."""
         return None
 
+    def shared_alone(self, x: Tensor) -> Tensor:
+        """What the model's own code makes of x with that expert alone: what `shared` must equal."""
+        raise Unsupported(f"{self.name} has no shared expert")
+
+    def shared_weight(self, x: Tensor) -> Tensor:
+        """What that expert's output is multiplied by at each row of x, in float32 or more: 1 where nothing is."""
+        return torch.ones(len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+
     def identity(self, indices: Tensor) -> Tensor:
         """True where a selection is an identity expert: it returns its input, and no weights serve it."""
         return torch.zeros_like(indices, dtype=torch.bool)
@@ -108,13 +116,18 @@ class Anatomy:
 
         Raises:
             UnknownName: If no weight slot has this name.
-            GeometryError: If the model has no such weights (experts without a gate, a router without rows).
+            GeometryError: If the model has no such weights (experts without a gate, no shared expert, a router without
+                rows).
         """
         if name not in SLOTS:
             raise UnknownName(f"no weight slot {name!r}; known: {', '.join(SLOTS)}")
         if layer is not None:
             return self.layers[layer].weights(name).detach().cpu()
         return torch.stack([each.weights(name).detach().cpu() for each in self.layers])
+
+    def without_shared(self) -> Anatomy:
+        """The same model, of whose shared expert nothing is said."""
+        return replace(self, shape=replace(self.shape, shared=0))
 
     def slot(self, name: str) -> Layered:
         """A weight slot as measures read it: the router's rows stacked, the experts' matrices one layer at a time."""

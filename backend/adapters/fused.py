@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from analysis.errors import GeometryError
 from analysis.expert import Expert
@@ -45,17 +46,34 @@ class FusedLayer(MoeLayer):
         return Expert(gate, up, down, self._phi, *biases)
 
     def shared(self) -> Expert | None:
-        """A plain gated network beside the experts; a gate of its own that scales it is a combine weight, so not here.
+        """A plain network beside the experts, gated as they are or not; a gate on its output is a weight, so not here.
 
         None where it is something else.
         """
-        found: Any = next((child for n in SHARED_NAMES if (child := getattr(self.block, n, None)) is not None), None)
-        linear = [getattr(found, f"{name}_proj", None) for name in ("gate", "up", "down")]
+        found: Any = self._shared_module()
+        names = ("gate_proj", "up_proj", "down_proj")
+        linear = [getattr(found, name, None) for name in names if name != "gate_proj" or hasattr(found, name)]
         if not all(isinstance(each, nn.Linear) for each in linear) or not hasattr(found, "act_fn"):
             return None
-        gate, up, down = (each.weight.detach() for each in linear if each is not None)
-        biases = (None if each is None or each.bias is None else each.bias.detach() for each in linear)
-        return Expert(gate, up, down, lambda z, u: found.act_fn(z) * u, *biases)
+        *gate, up, down = (each.weight.detach() for each in linear if each is not None)
+        *gate_bias, up_bias, down_bias = (None if e is None or e.bias is None else e.bias.detach() for e in linear)
+        if not gate:
+            return Expert(None, up, down, lambda _, u: found.act_fn(u), None, up_bias, down_bias)
+        return Expert(gate[0], up, down, lambda z, u: found.act_fn(z) * u, gate_bias[0], up_bias, down_bias)
+
+    def shared_alone(self, x: Tensor) -> Tensor:
+        """The module's own forward."""
+        found = self._shared_module()
+        return super().shared_alone(x) if found is None else found(x)
+
+    def shared_weight(self, x: Tensor) -> Tensor:
+        """The sigmoid of the block's own gate on the shared expert's output, where it has one."""
+        gate = getattr(self.block, "shared_expert_gate", None)
+        if not isinstance(gate, nn.Linear):
+            return super().shared_weight(x)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        weight, bias = gate.weight.detach().to(exact), None if gate.bias is None else gate.bias.detach().to(exact)
+        return F.linear(x.to(exact), weight, bias).sigmoid()[:, 0]
 
     def alone(self, index: int, x: Tensor) -> Tensor:
         """The class's eager forward, whatever implementation is set: it can be differentiated twice."""
@@ -68,6 +86,8 @@ class FusedLayer(MoeLayer):
             return self._router_weight()
         if name == "router_bias":
             return self._router_bias()
+        if name.startswith("shared_"):
+            return self._shared_weights(name.removeprefix("shared_").removesuffix("_weight"))
         gate, up = self._first()
         if name == "gate_weight" and gate is None:
             raise GeometryError(f"the experts of {self.name} have no gate: there is no gate_weight to read")
@@ -121,6 +141,17 @@ class FusedLayer(MoeLayer):
                 "it also scores zero, skip or shared experts, or reads another space than they do"
             )
         return weight
+
+    def _shared_module(self) -> nn.Module | None:
+        return next((child for n in SHARED_NAMES if (child := getattr(self.block, n, None)) is not None), None)
+
+    def _shared_weights(self, part: str) -> Tensor:
+        shared = self.shared()
+        found = None if shared is None else getattr(shared, part)
+        if found is None:
+            missing = "no shared expert" if shared is None else f"a shared expert without {part}"
+            raise GeometryError(f"the block of {self.name} has {missing}: there is no shared_{part}_weight to read")
+        return found
 
     def _router_bias(self) -> Tensor:
         """What moves the ranking beside x: a selection bias, or the bias of the scores; NaN where there is neither."""

@@ -17,6 +17,7 @@ from backend.adapters.block import relative_error, routed_output, tolerance
 from backend.adapters.watch import Extra, Trace, watch
 
 TOKENS = 8
+FARTHEST = 8  # tokens in turn at 1 to 2^7 times their size
 # Two backward passes round more than one forward pass; in float64, some models cast to float32 inside the expert.
 JACOBIAN_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_JACOBIAN_TOLERANCE = 5e-2
@@ -24,11 +25,17 @@ HALF_JACOBIAN_TOLERANCE = 5e-2
 
 @dataclass(frozen=True)
 class Verified:
-    """How well each layer's recomputation agreed, relative in Frobenius norm to what the model returned."""
+    """How well each layer's recomputation agreed, relative in Frobenius norm to what the model returned.
+
+    `shared_error` is that of the whole block, shared expert included; empty where none is known. It refuses no model:
+    one whose block does more with it (a norm, a scale, a clamp) is read without it, `keeps_shared` false.
+    """
 
     tokens: int
     output_error: tuple[float, ...]
     jacobian_error: tuple[float, ...]
+    shared_error: tuple[float, ...] = ()
+    keeps_shared: bool = True
 
 
 @torch.no_grad()
@@ -44,7 +51,10 @@ def verify(model: nn.Module, anatomy: Anatomy, tokens: Tensor) -> Verified:
         model(input_ids=tokens, use_cache=False)
     pairs = list(zip(anatomy.layers, traces, strict=True))
     outputs = tuple(_check_output(layer, trace) for layer, trace in pairs)
-    return Verified(tokens.numel(), outputs, tuple(_check_jacobian(layer, trace) for layer, trace in pairs))
+    jacobians = tuple(_check_jacobian(layer, trace) for layer, trace in pairs)
+    shared = [_shared_error(layer, trace) for layer, trace in pairs] if anatomy.shape.shared else []
+    kept = all(error <= allowed for error, allowed in shared)  # false of NaN
+    return Verified(tokens.numel(), outputs, jacobians, tuple(error for error, _ in shared), kept)
 
 
 def _check_output(layer: MoeLayer, trace: Trace) -> float:
@@ -59,6 +69,27 @@ def _check_output(layer: MoeLayer, trace: Trace) -> float:
             f"model's own by {error:.1e} of its norm ({allowed:.0e} allowed in {trace.output.dtype})"
         )
     return error
+
+
+def _shared_error(layer: MoeLayer, trace: Trace) -> tuple[float, float]:
+    """How far a multiple of the routed output and weight x shared are from what the block returned, and may be.
+
+    A multiple, since some blocks scale what their experts module returns before they add the shared expert. The shared
+    expert alone is held to its module on larger inputs too, where a clamp would show that few tokens ever reach.
+    """
+    shared = layer.shared()
+    if shared is None or trace.block_output is None or trace.expert_input is None or trace.output is None:
+        return float("nan"), 0.0
+    exact = torch.promote_types(trace.output.dtype, torch.float32)
+    x, routed, whole = (each.to(exact) for each in (trace.expert_input, trace.output, trace.block_output))
+    added = layer.shared_weight(x)[:, None] * shared.to(exact)(x)
+    scale = ((whole - added) * routed).sum() / routed.square().sum()
+    found = added if not scale.isfinite() else added + scale * routed
+    far = (x * 2.0 ** (torch.arange(len(x), device=x.device)[:, None] % FARTHEST)).to(trace.expert_input.dtype)
+    alone = layer.shared_alone(far).to(exact)
+    there = alone.isfinite().all(-1)
+    off = relative_error(shared.to(exact)(far.to(exact))[there], alone[there])
+    return max(relative_error(found, whole), off), tolerance(trace.output.dtype, layer.top_k)
 
 
 def _check_jacobian(layer: MoeLayer, trace: Trace) -> float:

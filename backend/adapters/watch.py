@@ -31,6 +31,7 @@ class Trace:
     indices: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
+    block_output: Tensor | None = None
     output_norms: Tensor | None = None
     gate_in: Tensor | None = None
     up_in: Tensor | None = None
@@ -62,7 +63,10 @@ class _TopkReader(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Extra:
-    """What to keep of the experts besides their calls: what they returned, each output's norm, each pre-activation."""
+    """What to keep of the experts besides their calls: what they returned, each output's norm, each pre-activation.
+
+    With what they returned comes what the block made of it, where a shared expert is to be found in the difference.
+    """
 
     outputs: bool = False
     norms: bool = False
@@ -94,6 +98,8 @@ def watch(anatomy: Anatomy, rows: Tensor, total: int, extra: Extra | None = None
                 if not extra.outputs:
                     flight = stack.enter_context(observed(layer.experts, recorder.mine, before=extra.gate))
                 hooks.append(recorder.output_hook(layer, trace, flight, extra))
+            if extra.outputs and anatomy.shape.shared:
+                hooks.append(recorder.block_hook(layer, trace))
             for register, hook, options in hooks:
                 stack.callback(register(hook, **options).remove)
         yield traces
@@ -149,6 +155,16 @@ class _Recorder:
                 _fill(trace, layer, call, flight.land(layer, indices, self.keep), extra)
 
         return layer.experts.register_forward_hook, experts_output, {"with_kwargs": True}
+
+    def block_hook(self, layer: MoeLayer, trace: Trace) -> Registration:
+        """Keeps what the block returned, if that is one row of the model's width for each row of the batch."""
+
+        def block_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            out = output[0] if isinstance(output, tuple) else output
+            if self.mine() and isinstance(out, Tensor) and out.numel() == self.total * layer.size()[1]:
+                trace.block_output = self.keep(out)
+
+        return layer.block.register_forward_hook, block_output, {}
 
     def mine(self) -> bool:
         """True on the thread that watches."""

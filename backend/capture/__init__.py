@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,10 @@ LOGIT_BYTES = 2**30
 """Logits of a batch over the whole vocabulary, in float32, stay below this; it bounds batches of large vocabularies."""
 GATE_BYTES = 2**30
 """Pre-activations of a batch, of all layers and slots, stay below this where a statistic needs them."""
+NO_SHARED = (
+    "the model has a shared expert that no adapter can read (its block does more than to add it, times its weight, to "
+    "the routed experts' output): it has no row in any table"
+)
 BACKWARD = 4
 """A pass with gradients keeps what every layer did, so its batches are smaller by this factor."""
 
@@ -73,7 +77,8 @@ def capture(
     Hooks live within one forward pass and only on the thread that runs it; a second capture of the same model waits for
     the pass, not for the capture. Generation is greedy, one prompt at a time, so that it does not depend on which
     prompts share a batch; then one pass over prompt and continuation gives the routes of both. The first capture of an
-    anatomy holds it to the block law. A prompt without any token is listed among the first batch's prompts and owns no
+    anatomy holds it to the block law; a shared expert that does not keep it is left out of the batches, their shape
+    included, and the notes say so. A prompt without any token is listed among the first batch's prompts and owns no
     row. Prompts are cut at `max_tokens`, or where the model's positions end, and the notes say so.
 
     Raises:
@@ -115,7 +120,14 @@ class _Run:
     def batches(self, encoded: Sequence[Encoded]) -> Iterator[Captured]:
         """One `Captured` for each micro-batch."""
         full, empty = [e for e in encoded if len(e)], [e for e in encoded if not len(e)]
-        self._verify(full[0])
+        run, notes = self, ()
+        if not self._verify(full[0]).keeps_shared:
+            run, notes = replace(self, anatomy=self.anatomy.without_shared()), (NO_SHARED,)
+        for captured in run._batches(full, empty):
+            yield replace(captured, notes=(*notes, *captured.notes))
+            notes = ()
+
+    def _batches(self, full: list[Encoded], empty: list[Encoded]) -> Iterator[Captured]:
         classes = TokenClasses(self.tokenizer)
         for batch in batches(full, self._budget(), self.options.generate):
             if self.options.generate:
@@ -170,13 +182,13 @@ class _Run:
         )
         return each.continued(out[0, ids.shape[1] :].tolist())
 
-    def _verify(self, first: Encoded) -> None:
-        if self.anatomy in _VERIFIED:
-            return
-        ids = torch.tensor(first.ids, device=self.model.device)
-        few = ids.repeat(TOKENS)[:TOKENS] if len(ids) < TOKENS else ids[:TOKENS]
-        with _lock(self.model):
-            _VERIFIED[self.anatomy] = verify(self.model, self.anatomy, few)
+    def _verify(self, first: Encoded) -> Verified:
+        if self.anatomy not in _VERIFIED:
+            ids = torch.tensor(first.ids, device=self.model.device)
+            few = ids.repeat(TOKENS)[:TOKENS] if len(ids) < TOKENS else ids[:TOKENS]
+            with _lock(self.model):
+                _VERIFIED[self.anatomy] = verify(self.model, self.anatomy, few)
+        return _VERIFIED[self.anatomy]
 
     def _pad(self) -> int:
         return self.tokenizer.pad_token_id or 0

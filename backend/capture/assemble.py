@@ -90,13 +90,14 @@ def layer_batch(
         gate_in=trace.gate_in,
         up_in=trace.up_in,
         task_gradient=trace.task_gradient,
+        shared_weight=layer.shared_weight(x) if anatomy.shape.shared else None,
     )
 
 
 def with_experts(layer: MoeLayer, batch: LayerBatch) -> LayerBatch:
     """The same batch with the layer's experts, and the one that every token uses; all of them views."""
     experts = tuple(layer.expert(index) for index in range(layer.size()[0]))
-    return replace(batch, experts=experts, shared=layer.shared())
+    return replace(batch, experts=experts, shared=layer.shared() if batch.shape.shared else None)
 
 
 def probabilities(logits: Tensor, trace: Trace) -> Tensor:

@@ -55,14 +55,15 @@ def _shard(
     wanted = [get_statistic(name) for name in work.statistics]
     resident = residents.get(task.checkpoint)
     needs = frozenset().union(*(s.needs for s in wanted)) | {"routes"}
-    states: dict[str, State] = {s.name: s.empty(resident.anatomy.shape) for s in wanted}
+    states: dict[str, State] = {}
     chunk, tokens, notes = RoutesChunk(), 0, []
     for batch in capture(resident.model, resident.anatomy, resident.tokenizer, work.prompts, task.capture, needs):
         route = batch.route
         if route is None:
             raise TaskFailed("The pass gave no routes, though every pass is asked for them.")
         for statistic in wanted:
-            states[statistic.name] = _added(statistic, states[statistic.name], route, batch.layers)
+            state = states.get(statistic.name) or statistic.empty(route.shape)
+            states[statistic.name] = _added(statistic, state, route, batch.layers)
         if work.routes:
             chunk.add(route)
         tokens += len(route.keys)
