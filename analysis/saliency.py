@@ -1,8 +1,8 @@
-"""One family of importance scores for experts, n^a mean(g^b |f|^c), and how far two of them agree."""
+"""Importance scores for experts, n^a mean(g^b |f|^c) and others beside them, and how far two of them agree."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,8 @@ from torch import Tensor
 from analysis.slots import BLOCKS
 from analysis.statistic import State
 
-Criterion = Literal["frequency", "soft_count", "ean_sum", "ean_mean", "msan", "weighted_ean_sum", "reap"]
+Criterion = Literal["frequency", "soft_count", "ean_sum", "ean_mean", "msan", "weighted_ean_sum", "reap", "ean_ca"]
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 
 MEMBERS: dict[Criterion, tuple[int, int, int]] = {
     "frequency": (1, 0, 0),
@@ -23,15 +24,15 @@ MEMBERS: dict[Criterion, tuple[int, int, int]] = {
     "weighted_ean_sum": (1, 1, 1),
     "reap": (0, 1, 1),
 }
-"""Exponents (a, b, c) of the members that have a name."""
+"""Exponents (a, b, c) of the members of the family that have a name."""
 
 _SUMS = {(0, 0): "served", (1, 0): "weight", (0, 1): "norm", (0, 2): "norm_squared", (1, 1): "weighted_norm"}
 
 
 def scores(
-    contribution_sums: State, criterion: Criterion, blocks: range = range(BLOCKS)
+    contribution_sums: State, output_sums: State, criterion: Criterion, blocks: range = range(BLOCKS)
 ) -> Float[Tensor, "layer expert"]:
-    """n^a mean(g^b |f|^c) over the served tokens of these blocks.
+    """The criterion over the served tokens of these blocks: n^a mean(g^b |f|^c), or |mean f| (`ean_ca`).
 
     Returns:
         0 or more, in tokens^a times output units^c; with a = 0 it is NaN for an expert that served no token.
@@ -39,9 +40,13 @@ def scores(
     Source:
         Lasby et al. 2025, arXiv 2510.13999 (REAP; its code has all but MSAN); the family: ours.
     """
+    rows = list(blocks)
+    if criterion == "ean_ca":
+        served = output_sums["served"][rows].sum(0)
+        return (output_sums["output"][rows].sum(0) / served[..., None]).norm(dim=-1)
     a, b, c = MEMBERS[criterion]
-    total = contribution_sums[_SUMS[b, c]][list(blocks)].sum(0).double()
-    return total if a else total / contribution_sums["served"][list(blocks)].sum(0)
+    total = contribution_sums[_SUMS[b, c]][rows].sum(0).double()
+    return total if a else total / contribution_sums["served"][rows].sum(0)
 
 
 def rank_agreement(one: Float[Tensor, "layer expert"], other: Float[Tensor, "layer expert"]) -> Float[Tensor, " layer"]:

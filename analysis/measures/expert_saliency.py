@@ -7,7 +7,7 @@ import math
 import torch
 
 from analysis.measure import Values, measure
-from analysis.saliency import MEMBERS, Criterion, rank_agreement, scores
+from analysis.saliency import CRITERIA, Criterion, rank_agreement, scores
 from analysis.slots import BLOCKS
 from analysis.statistic import State
 
@@ -24,11 +24,12 @@ NO_TOKENS = "NaN: an expert that served no token has no mean; by a criterion tha
     axes=("layer", "expert"),
     null="importance has no chance level: read the agreement with a split half, and with the other criteria",
 )
-def expert_saliency(contribution_sums: State, *, criterion: Criterion = "reap") -> Values:
+def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: Criterion = "reap") -> Values:
     """n^a mean(g^b |f|^c) over the n tokens an expert served, over the layer's mean; g combine weight, f output.
 
     (a, b, c): frequency (1,0,0), soft_count (1,1,0), ean_sum (1,0,1), ean_mean (0,0,1; MAN), msan (0,0,2),
-    weighted_ean_sum (1,1,1), reap (0,1,1). The lowest scores are what would be pruned.
+    weighted_ean_sum (1,1,1), reap (0,1,1). Beside the family ean_ca, |mean f|: the size of an expert's mean output,
+    which is small where its outputs point everywhere. The lowest scores are what would be pruned.
 
     Facts, means over layers: Spearman rank agreement of two halves of the prompts (the ceiling for any agreement), and
     with each other criterion.
@@ -36,10 +37,10 @@ def expert_saliency(contribution_sums: State, *, criterion: Criterion = "reap") 
     Formula:
         S_e = s_e / mean_j s_j;  s_e = (1/n_e) sum of g |f_e(x)|   (reap)
         In general s_e = n_e^a mean(g^b |f_e(x)|^c), over the n_e tokens that expert e served; experts without s_e are
-        left out of mean_j. g: combine weight, f_e(x): output of the expert.
+        left out of mean_j. g: combine weight, f_e(x): output of the expert. ean_ca: s_e = |(1/n_e) sum of f_e(x)|.
 
     Returns:
-        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0.
+        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0, and by ean_ca.
 
     Raises:
         Nothing of its own.
@@ -52,12 +53,13 @@ def expert_saliency(contribution_sums: State, *, criterion: Criterion = "reap") 
         the gate. An expert without tokens on these prompts would be pruned first by some codes; that is the prompts'
         doing. A selection that capacity dropped is not counted.
     """
-    values = scores(contribution_sums, criterion)
-    halves = (scores(contribution_sums, criterion, range(start, BLOCKS, 2)) for start in (0, 1))
+    sums = contribution_sums, output_sums
+    values = scores(*sums, criterion)
+    halves = (scores(*sums, criterion, range(start, BLOCKS, 2)) for start in (0, 1))
     facts = {"agreement of two halves": _mean(rank_agreement(*halves))}
-    for other in MEMBERS:
+    for other in CRITERIA:
         if other != criterion:
-            facts[f"agreement with {other}"] = _mean(rank_agreement(values, scores(contribution_sums, other)))
+            facts[f"agreement with {other}"] = _mean(rank_agreement(values, scores(*sums, other)))
     values = values / values.nanmean(-1, keepdim=True)
     return Values(values, facts=facts, caveats=(NO_TOKENS,) if bool(values.isnan().any()) else ())
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from analysis.expert import Expert
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
-from analysis.saliency import MEMBERS, rank_agreement
+from analysis.saliency import CRITERIA, MEMBERS, rank_agreement
 
 TOKENS = 40
 
@@ -18,8 +19,14 @@ def planted(world, indices, weights, norms, prompts=2, served=None):
     shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=4, top_k=indices.shape[-1])
     (batch,) = world.layers(shape=shape, lengths=(len(indices) // prompts,) * prompts)
     served = torch.ones_like(indices, dtype=torch.bool) if served is None else served
-    batch = dataclasses.replace(batch, indices=indices, weights=weights, output_norms=norms, served=served)
-    return Inputs(shape, {"contribution_sums": world.state_of("contribution_sums", [batch])})
+    gate_in, up_in = world.preactivations(batch.experts, batch.expert_input, indices, served)
+    chosen = {"indices": indices, "weights": weights, "served": served, "gate_in": gate_in, "up_in": up_in}
+    batch = dataclasses.replace(batch, output_norms=norms, **chosen)
+    return inputs_of(world, batch)
+
+
+def inputs_of(world, batch):
+    return Inputs(batch.shape, {name: world.state_of(name, [batch]) for name in ("contribution_sums", "output_sums")})
 
 
 def random_side(world, seed=0, prompts=8, experts=4):
@@ -88,13 +95,44 @@ def test_each_named_member_is_its_formula_over_the_served_tokens(criterion, worl
     np.testing.assert_allclose(found, np.array(expected) / np.mean(expected), rtol=1e-9)
 
 
+def test_ean_ca_is_the_size_of_the_mean_output_of_the_tokens_served(world):
+    """By a loop over the experts themselves: their norms, planted elsewhere, have no part in it."""
+    side, (indices, _, _, served) = random_side(world)
+    (batch,) = world.layers(shape=side.shape, lengths=(TOKENS,) * 8)
+    x, expected = batch.expert_input.double(), []
+    for index, expert in enumerate(batch.experts):
+        mine = ((indices == index) & served).any(-1)
+        expected.append(float(expert.to(torch.float64)(x[mine]).mean(0).norm()))
+    found = evaluate(get("expert_saliency"), (side,), {"criterion": "ean_ca"})
+    np.testing.assert_allclose(found.values[0], np.array(expected) / np.mean(expected), rtol=1e-6)
+    assert "agreement with reap" in found.facts and "agreement with ean_ca" not in found.facts
+
+
+def test_outputs_that_cancel_have_a_norm_and_no_mean(world):
+    """Expert 0 answers x and -x; expert 1 answers x and x, of size 5 each time."""
+    shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=2, top_k=1)
+    (batch,) = world.layers(shape=shape, lengths=(4,))
+    one = torch.zeros(1, 5)
+    one[0, :2] = torch.tensor([3.0, 4.0])
+    x, indices = torch.cat([one, -one, one, one]), torch.tensor([[0], [0], [1], [1]])
+    up = torch.eye(5)[:4]
+    experts = [Expert(None, up, up.T, lambda _, u: u)] * 2
+    served, norms = torch.ones_like(indices, dtype=torch.bool), x.norm(dim=-1, keepdim=True)
+    seen = {"expert_input": x, "experts": experts, "gate_in": None, "up_in": (x @ up.T)[:, None], "served": served}
+    batch = dataclasses.replace(batch, indices=indices, output_norms=norms, **seen)
+    asked = lambda by: evaluate(get("expert_saliency"), (inputs_of(world, batch),), {"criterion": by})  # noqa: E731
+    np.testing.assert_allclose(asked("ean_mean").values, [[1, 1]], rtol=1e-12)
+    np.testing.assert_allclose(asked("ean_ca").values, [[0, 2]], atol=1e-12)
+
+
 def test_an_expert_without_tokens_has_no_mean_and_a_count_of_zero(world):
     indices = torch.tensor([[0, 1], [0, 2], [1, 2]] * 4)
     side = planted(world, indices, torch.ones(12, 2), torch.ones(12, 2))
-    for criterion, (a, _, _) in MEMBERS.items():
+    for criterion in CRITERIA:
+        counts = criterion in MEMBERS and MEMBERS[criterion][0] == 1
         result = evaluate(get("expert_saliency"), (side,), {"criterion": criterion})
-        assert np.isnan(result.values[0, 3]) if a == 0 else result.values[0, 3] == 0
-        assert any(caveat.startswith("NaN: ") for caveat in result.caveats) == (a == 0)
+        assert result.values[0, 3] == 0 if counts else np.isnan(result.values[0, 3])
+        assert any(caveat.startswith("NaN: ") for caveat in result.caveats) != counts
 
 
 def test_rank_agreement_is_spearmans_with_ties_and_without_the_unknown():
@@ -117,8 +155,7 @@ def test_halves_agree_where_experts_differ_and_not_where_they_do_not(world):
         generator = torch.Generator().manual_seed(3)
         norms = size[batch.indices] * (1 + 0.1 * torch.randn(batch.indices.shape, generator=generator))
         batch = dataclasses.replace(batch, output_norms=norms, served=torch.ones_like(batch.served))
-        side = Inputs(shape, {"contribution_sums": world.state_of("contribution_sums", [batch])})
-        facts = evaluate(get("expert_saliency"), (side,), {"criterion": "ean_mean"}).facts
+        facts = evaluate(get("expert_saliency"), (inputs_of(world, batch),), {"criterion": "ean_mean"}).facts
         agreements.append(facts["agreement of two halves"])
         assert facts["agreement with msan"] > 0.9
         assert "agreement with ean_mean" not in facts
