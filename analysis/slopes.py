@@ -49,8 +49,8 @@ def mean_jacobians(
         Liu 2026, arXiv 2605.16349; closed form: ours.
     """
     names = ("gate", "up") if over == "served" else ("common_gate", "common_up")
-    slots, slopes = _settled(weights, slope_sums, names, token_counts(slope_sums, over))
-    beside = None if shared is None or not slope_sums.shape.shared else _beside(slope_sums, shared, names)
+    slots, slopes = _settled(weights, [slope_sums[name].sum(0) for name in names], token_counts(slope_sums, over))
+    beside = None if shared is None or not slope_sums.shape.shared else _beside(slope_sums, shared, over)
     for layer in range(len(slope_sums.shape.layers)):
         own = of_layer(slots, slopes, layer)
         yield own if beside is None else replace(own, beside=of_layer(*beside, layer))
@@ -110,21 +110,24 @@ def squared_norms(images: Float[Tensor, "expert probe model"]) -> Float[Tensor, 
 
 
 def _settled(
-    weights: Weights, slope_sums: State, names: tuple[str, ...], tokens: Int[Tensor, "*case"]
+    weights: Weights,
+    sums: list[Float[Tensor, "layer expert hidden"]],
+    tokens: Int[Tensor, "layer expert"],
 ) -> tuple[Weights, Slopes]:
-    """Weights and mean slopes of what has these sums."""
-    gate, up = (slope_sums[name].sum(0) for name in names)
+    """Weights and mean slopes, from the sums by gate and by up."""
+    gate, up = (each / tokens[..., None] for each in sums)
     # Experts without a gate have slopes of 0 by it, and no gate to read: asking for it would be refused.
-    gated, tokens = bool(gate.any()), tokens[..., None]
-    return (weights if gated else (None, *weights[1:])), (gate / tokens if gated else None, up / tokens)
+    gated = bool(sums[0].any())
+    return (weights if gated else (None, *weights[1:])), (gate if gated else None, up)
 
 
-def _beside(slope_sums: State, shared: Weights, names: tuple[str, ...]) -> tuple[Weights, Slopes]:
+def _beside(slope_sums: State, shared: Weights, over: Over) -> tuple[Weights, Slopes]:
     """The shared expert of each layer, as a layer of one expert."""
-    tokens = slope_sums["common"].sum(0) if "common_up" in names else slope_sums["shared_served"].sum(0)[:, 0]
-    slots, (gate, up) = _settled(shared, slope_sums, tuple(f"shared_{name}" for name in names), tokens)
-    gate_slot, up_slot, down_slot = (None if slot is None else _OfOne(slot) for slot in slots)
-    return (gate_slot, up_slot, down_slot), (None if gate is None else gate.unsqueeze(1), up.unsqueeze(1))
+    names = ("shared_gate", "shared_up") if over == "served" else ("shared_common_gate", "shared_common_up")
+    tokens = slope_sums["shared_served"].sum(0) if over == "served" else token_counts(slope_sums, over)[:, :1]
+    slots, slopes = _settled(shared, [slope_sums[name].sum(0).unsqueeze(1) for name in names], tokens)
+    gate, up, down = (None if slot is None else _OfOne(slot) for slot in slots)
+    return (gate, up, down), slopes
 
 
 @dataclass(frozen=True)
