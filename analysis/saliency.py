@@ -12,7 +12,18 @@ from torch import Tensor
 from analysis.slots import BLOCKS
 from analysis.statistic import State
 
-Criterion = Literal["frequency", "soft_count", "ean_sum", "ean_mean", "msan", "weighted_ean_sum", "reap", "ean_ca"]
+Criterion = Literal[
+    "frequency",
+    "soft_count",
+    "ean_sum",
+    "ean_mean",
+    "msan",
+    "weighted_ean_sum",
+    "reap",
+    "ean_ca",
+    "max_activation",
+    "max_activation_signed",
+]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 
 MEMBERS: dict[Criterion, tuple[int, int, int]] = {
@@ -28,14 +39,20 @@ MEMBERS: dict[Criterion, tuple[int, int, int]] = {
 
 _SUMS = {(0, 0): "served", (1, 0): "weight", (0, 1): "norm", (0, 2): "norm_squared", (1, 1): "weighted_norm"}
 
+_LARGEST: dict[Criterion, str] = {
+    "max_activation": "component_size_max",
+    "max_activation_signed": "component_max",
+}
+
 
 def scores(
     contribution_sums: State, output_sums: State, criterion: Criterion, blocks: range = range(BLOCKS)
 ) -> Float[Tensor, "layer expert"]:
-    """The criterion over the served tokens of these blocks: n^a mean(g^b |f|^c), or |mean f| (`ean_ca`).
+    """The criterion over the served tokens of these blocks: n^a mean(g^b |f|^c), |mean f| or a largest component.
 
     Returns:
-        0 or more, in tokens^a times output units^c; with a = 0 it is NaN for an expert that served no token.
+        0 or more, in tokens^a times output units^c; with a = 0, and outside the family, it is NaN for an expert that
+        served no token.
 
     Source:
         Lasby et al. 2025, arXiv 2510.13999 (REAP; its code has all but MSAN); the family: ours.
@@ -44,6 +61,9 @@ def scores(
     if criterion == "ean_ca":
         served = output_sums["served"][rows].sum(0)
         return (output_sums["output"][rows].sum(0) / served[..., None]).norm(dim=-1)
+    if criterion in _LARGEST:
+        largest = contribution_sums[_LARGEST[criterion]][rows].amax(0)
+        return torch.where(largest == -torch.inf, torch.nan, largest.clamp(min=0))
     a, b, c = MEMBERS[criterion]
     total = contribution_sums[_SUMS[b, c]][rows].sum(0).double()
     return total if a else total / contribution_sums["served"][rows].sum(0)

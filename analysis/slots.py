@@ -168,9 +168,10 @@ class LayerBatch:
 
     `logits` are the router's raw scores (NaN where hidden); `probabilities` sum to 1 over experts. `output_norms` are
     |f_e(x)| of each served (token, slot), NaN where not served. The rest is None unless a statistic needs it:
-    `experts` the routed experts (views) and `shared` the one that every token uses; `gate_in` and `up_in` what goes
-    into phi at each (token, slot), NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the
-    gradient of the batch's summed next-token cross-entropy by `logits`. `shared_weight` is what the shared expert's
+    `output_extremes` the least and the largest component of f_e(x), NaN where not served; `experts` the routed experts
+    (views) and `shared` the one that every token uses; `gate_in` and `up_in` what goes into phi at each (token, slot),
+    NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the gradient of the batch's summed
+    next-token cross-entropy by `logits`. `shared_weight` is what the shared expert's
     output is multiplied by; None, as `shared` is, in a model without one (`shape.shared` of 0).
     """
 
@@ -187,6 +188,7 @@ class LayerBatch:
     served: Bool[Tensor, "token k"]
     margins: Float[Tensor, " token"]
     output_norms: Float[Tensor, "token k"]
+    output_extremes: Float[Tensor, "token k 2"] | None = None
     experts: Sequence[Expert] | None = None
     shared: Expert | None = None
     gate_in: Float[Tensor, "token k hidden"] | None = None

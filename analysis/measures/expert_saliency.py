@@ -29,7 +29,8 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
 
     (a, b, c): frequency (1,0,0), soft_count (1,1,0), ean_sum (1,0,1), ean_mean (0,0,1; MAN), msan (0,0,2),
     weighted_ean_sum (1,1,1), reap (0,1,1). Beside the family ean_ca, |mean f|: the size of an expert's mean output,
-    which is small where its outputs point everywhere. The lowest scores are what would be pruned.
+    which is small where its outputs point everywhere; max_activation, the largest |f_j| of any token and component j;
+    max_activation_signed, the largest f_j or 0, as REAP's code has it. The lowest scores are what would be pruned.
 
     Facts, means over layers: Spearman rank agreement of two halves of the prompts (the ceiling for any agreement), and
     with each other criterion.
@@ -38,9 +39,10 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
         S_e = s_e / mean_j s_j;  s_e = (1/n_e) sum of g |f_e(x)|   (reap)
         In general s_e = n_e^a mean(g^b |f_e(x)|^c), over the n_e tokens that expert e served; experts without s_e are
         left out of mean_j. g: combine weight, f_e(x): output of the expert. ean_ca: s_e = |(1/n_e) sum of f_e(x)|.
+        max_activation: s_e = max over tokens and components j of |f_e(x)_j|; signed: of f_e(x)_j and 0.
 
     Returns:
-        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0, and by ean_ca.
+        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0, by ean_ca and by both maxima.
 
     Raises:
         Nothing of its own.
@@ -51,7 +53,8 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
     Caveat:
         Criteria disagree and none is right for every use: one work asks for gate times norm, another for norms without
         the gate. An expert without tokens on these prompts would be pruned first by some codes; that is the prompts'
-        doing. A selection that capacity dropped is not counted.
+        doing. A selection that capacity dropped is not counted. A maximum grows with the tokens, the signed one misses
+        large negative components, and the interval of either is too narrow.
     """
     sums = contribution_sums, output_sums
     values = scores(*sums, criterion)

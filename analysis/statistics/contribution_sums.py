@@ -23,20 +23,24 @@ _CELL = ("block", "layer", "expert")
         "weighted_norm": Spec(_CELL),
         "weighted_norm_squared": Spec(_CELL),
         "norm_max": Spec(_CELL, merge="max"),
+        "component_max": Spec(_CELL, merge="max"),
+        "component_size_max": Spec(_CELL, merge="max"),
     },
 )
 def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
-    """Sums over served (token, slot) pairs of g, |f|, |f|^2, g|f| and g^2|f|^2, and the largest |f|.
+    """Sums over served (token, slot) pairs of g, |f|, |f|^2, g|f| and g^2|f|^2; the largest |f|, f_j and |f_j|.
 
-    One `LayerBatch` fills one layer; the others stay zero (-inf for the maximum), which merging leaves alone.
+    One `LayerBatch` fills one layer; the others stay zero (-inf for a maximum), which merging leaves alone.
 
     Returns:
-        Sums in units of the expert output; `norm_max` is -inf for an expert that served no token.
+        Sums in units of the expert output; `norm_max`, `component_max` (the largest component of any output) and
+        `component_size_max` (of any size, whatever its sign) are -inf for an expert that served no token.
 
     Source:
         Ours: moments from which mean contribution, its spread and its share of the layer's output follow for any later
         measure.
     """
+    assert batch.output_extremes is not None
     experts, layers = batch.shape.experts, len(batch.shape.layers)
     counted = batch.served & (batch.indices < experts)
     block = block_of_token(batch.prompts, batch.keys)[:, None].expand_as(batch.indices)
@@ -48,7 +52,11 @@ def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
         cells = torch.zeros(math.prod(size), dtype=values.dtype, device=values.device)
         return cells.index_add_(0, flat, values).view(size)
 
-    largest = torch.full((math.prod(size),), -math.inf, dtype=torch.float64, device=norm.device)
+    def largest(values: Tensor) -> Tensor:
+        cells = torch.full((math.prod(size),), -math.inf, dtype=values.dtype, device=values.device)
+        return cells.scatter_reduce_(0, flat, values, "amax").view(size)
+
+    least, most = batch.output_extremes[counted].double().unbind(-1)
     return {
         "served": total(torch.ones_like(flat)),
         "weight": total(g),
@@ -56,5 +64,7 @@ def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
         "norm_squared": total(norm**2),
         "weighted_norm": total(g * norm),
         "weighted_norm_squared": total((g * norm) ** 2),
-        "norm_max": largest.scatter_reduce_(0, flat, norm, "amax").view(size),
+        "norm_max": largest(norm),
+        "component_max": largest(most),
+        "component_size_max": largest(torch.maximum(most, -least)),
     }

@@ -113,8 +113,10 @@ def preactivations(layer: MoeLayer, call: Call, seen: Seen | None) -> tuple[Tens
     return gate, up
 
 
-def output_norms(layer: MoeLayer, call: Call, activations: Callable[[Expert, Tensor, Tensor], Tensor]) -> Tensor:
-    """|f_e(x)| of each served (token, slot) in float32, NaN where not served.
+def output_sizes(
+    layer: MoeLayer, call: Call, activations: Callable[[Expert, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """|f_e(x)| of each served (token, slot), and its least and largest component, in float32; NaN where not served.
 
     Args:
         layer: Whose experts they are.
@@ -126,12 +128,14 @@ def output_norms(layer: MoeLayer, call: Call, activations: Callable[[Expert, Ten
     """
     counted = tally(layer, call.indices, call.weights)
     norms = torch.full(call.indices.shape, torch.nan, device=call.x.device)
+    extremes = torch.full((*call.indices.shape, 2), torch.nan, device=call.x.device)
     exact = torch.promote_types(call.x.dtype, torch.float32)
     rebuilt = torch.where(counted.identity, call.weights, 0).sum(-1, keepdim=True).to(exact) * call.x
     for index, token, slot in counted.by_expert(call.indices):
         expert = layer.expert(index)
         out = expert.project(activations(expert, token, slot))
         norms[token, slot] = out.float().norm(dim=-1)
+        extremes[token, slot] = torch.stack([out.amin(-1), out.amax(-1)], -1).float()
         rebuilt.index_add_(0, token, out.to(exact) * call.weights[token, slot, None].to(exact))
     error, allowed = relative_error(rebuilt, call.output.to(exact)), tolerance(call.output.dtype, layer.top_k)
     if not error <= allowed:
@@ -139,7 +143,7 @@ def output_norms(layer: MoeLayer, call: Call, activations: Callable[[Expert, Ten
             f"{layer.name}: the outputs of its experts, observed or recomputed, add up to something {error:.1e} off "
             f"what it returned ({allowed:.0e} allowed): observed rows differ from routed rows"
         )
-    return norms
+    return norms, extremes
 
 
 def _check(layer: MoeLayer, call: Call, seen: Seen, served: Tensor) -> None:

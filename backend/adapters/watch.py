@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from analysis.expert import Expert
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
-from backend.adapters.flight import Call, Flight, Seen, observed, output_norms, preactivations
+from backend.adapters.flight import Call, Flight, Seen, observed, output_sizes, preactivations
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Trace:
     output: Tensor | None = None
     block_output: Tensor | None = None
     output_norms: Tensor | None = None
+    output_extremes: Tensor | None = None
     gate_in: Tensor | None = None
     up_in: Tensor | None = None
     task_gradient: Tensor | None = None
@@ -63,7 +64,7 @@ class _TopkReader(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Extra:
-    """What to keep of the experts besides their calls: what they returned, each output's norm, each pre-activation.
+    """What to keep of the experts besides their calls: what they returned, each output's size, each pre-activation.
 
     With what they returned comes what the block made of it, where a shared expert is to be found in the difference.
     """
@@ -194,7 +195,7 @@ class _Recorder:
 
 
 def _fill(trace: Trace, layer: MoeLayer, call: Call, seen: Seen | None, extra: Extra) -> None:
-    """Pre-activations and output norms, the second from the first where both are wanted."""
+    """Pre-activations and sizes of outputs, the second from the first where both are wanted."""
     gate_in, up_in = preactivations(layer, call, seen) if extra.gate else (None, None)
     trace.gate_in, trace.up_in = gate_in, up_in
 
@@ -204,4 +205,4 @@ def _fill(trace: Trace, layer: MoeLayer, call: Call, seen: Seen | None, extra: E
         return expert.phi(*expert.preactivations(call.x[token])) if seen is None else seen.at(token, slot)
 
     if extra.norms:
-        trace.output_norms = output_norms(layer, call, activations)
+        trace.output_norms, trace.output_extremes = output_sizes(layer, call, activations)

@@ -87,6 +87,7 @@ def layer_batch(
         served=routed.served,
         margins=routed.margins,
         output_norms=norms,
+        output_extremes=trace.output_extremes,
         gate_in=trace.gate_in,
         up_in=trace.up_in,
         task_gradient=trace.task_gradient,

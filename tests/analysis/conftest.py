@@ -85,6 +85,13 @@ def preactivations(own, x, indices, served):
     return found
 
 
+def output_extremes(own, x, indices):
+    """Least and largest component of what each chosen expert makes of each token."""
+    every = torch.stack([expert(x) for expert in own], 1)
+    both = torch.stack([every.amin(-1), every.amax(-1)], -1)
+    return both.gather(1, indices[..., None].expand(-1, -1, 2))
+
+
 def layers(seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
     """The same blind routing, one batch per layer, with made-up inputs, output norms and gradients."""
     generator, gradients = (torch.Generator().manual_seed(seed + n) for n in (1, 20_000))
@@ -101,7 +108,14 @@ def layers(seed=0, shape=SHAPE, lengths=(12,) * 16, tag=""):
         scores = (x, x, logits, logits.softmax(-1))
         gradient = torch.randn(tokens, shape.experts, generator=gradients)
         gradient += torch.randn(shape.experts, generator=gradients)  # the task has something left to change
-        more = {"experts": own, "gate_in": gate_in, "up_in": up_in, "task_gradient": gradient}
+        extremes = output_extremes(own, x, batch.indices[layer]).masked_fill(~batch.served[layer][..., None], torch.nan)
+        more = {
+            "output_extremes": extremes,
+            "experts": own,
+            "gate_in": gate_in,
+            "up_in": up_in,
+            "task_gradient": gradient,
+        }
         found.append(LayerBatch(shape, batch.prompts, batch.keys, layer, *scores, *chosen, norms, **more))
     return found
 

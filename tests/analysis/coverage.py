@@ -73,6 +73,7 @@ class Population:
             gate_in, up_in = world.preactivations(own, x[layer], chosen[0], chosen[2])
             scores = (x[layer], x[layer], s, s.softmax(-1))
             more = {"experts": own, "gate_in": gate_in, "up_in": up_in}
+            more["output_extremes"] = world.output_extremes(own, x[layer], chosen[0])
             found.append(LayerBatch(self.shape, who, keys, layer, *scores, *chosen, norms, **more))
         return Drawn(routes, found)
 

@@ -198,6 +198,7 @@ def grown(world: SimpleNamespace, at: Drawing) -> Planted:
         gate_in, up_in = world.preactivations(own, x, indices[layer], served[layer])
         task = torch.randn(len(x), 6, generator=seeds).double()
         more: dict[str, Any] = {"experts": own, "gate_in": gate_in, "up_in": up_in, "task_gradient": task}
+        more["output_extremes"] = world.output_extremes(own, x, indices[layer])
         scores = (x, x, logits[layer], p[layer])
         layers.append(LayerBatch(shape, who, keys, layer, *scores, *chosen, norms, **more))
     slots = {"router_weight": at.rows, "router_bias": torch.zeros(3, 6).double()}

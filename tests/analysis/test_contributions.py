@@ -15,13 +15,14 @@ from analysis.saliency import CRITERIA, MEMBERS, rank_agreement
 TOKENS = 40
 
 
-def planted(world, indices, weights, norms, prompts=2, served=None):
+def planted(world, indices, weights, norms, prompts=2, served=None, extremes=None):
     shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=4, top_k=indices.shape[-1])
     (batch,) = world.layers(shape=shape, lengths=(len(indices) // prompts,) * prompts)
     served = torch.ones_like(indices, dtype=torch.bool) if served is None else served
     gate_in, up_in = world.preactivations(batch.experts, batch.expert_input, indices, served)
     chosen = {"indices": indices, "weights": weights, "served": served, "gate_in": gate_in, "up_in": up_in}
-    batch = dataclasses.replace(batch, output_norms=norms, **chosen)
+    extremes = world.output_extremes(batch.experts, batch.expert_input, indices) if extremes is None else extremes
+    batch = dataclasses.replace(batch, output_norms=norms, output_extremes=extremes, **chosen)
     return inputs_of(world, batch)
 
 
@@ -108,6 +109,33 @@ def test_ean_ca_is_the_size_of_the_mean_output_of_the_tokens_served(world):
     assert "agreement with reap" in found.facts and "agreement with ean_ca" not in found.facts
 
 
+def test_the_largest_activation_is_any_components_of_any_token_served(world):
+    """By a loop over the experts themselves; negative outliers are in one of the two criteria alone."""
+    side, (indices, _, _, served) = random_side(world)
+    (batch,) = world.layers(shape=side.shape, lengths=(TOKENS,) * 8)
+    sizes, signed = [], []
+    for index, expert in enumerate(batch.experts):
+        outputs = expert(batch.expert_input[((indices == index) & served).any(-1)])
+        sizes.append(float(outputs.abs().max()))
+        signed.append(float(outputs.max()))
+    assert sizes != signed
+    for criterion, expected in (("max_activation", sizes), ("max_activation_signed", signed)):
+        found = evaluate(get("expert_saliency"), (side,), {"criterion": criterion}).values[0]
+        np.testing.assert_allclose(found, np.array(expected) / np.mean(expected), rtol=1e-6)
+
+
+def test_outputs_without_a_positive_component_have_a_signed_maximum_of_zero(world):
+    indices = torch.tensor([[0, 1], [0, 1]])
+    extremes = torch.tensor([[[-6.0, -1.0], [-1.0, 2.0]], [[-3.0, -2.0], [0.0, 1.0]]])
+    side = planted(world, indices, torch.ones(2, 2), torch.ones(2, 2), extremes=extremes)
+    found = {
+        name: evaluate(get("expert_saliency"), (side,), {"criterion": name}).values[0]
+        for name in ("max_activation", "max_activation_signed")
+    }
+    np.testing.assert_allclose(found["max_activation"], [6 / 4, 2 / 4, np.nan, np.nan])
+    np.testing.assert_allclose(found["max_activation_signed"], [0, 2, np.nan, np.nan])
+
+
 def test_outputs_that_cancel_have_a_norm_and_no_mean(world):
     """Expert 0 answers x and -x; expert 1 answers x and x, of size 5 each time."""
     shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=2, top_k=1)
@@ -119,7 +147,8 @@ def test_outputs_that_cancel_have_a_norm_and_no_mean(world):
     experts = [Expert(None, up, up.T, lambda _, u: u)] * 2
     served, norms = torch.ones_like(indices, dtype=torch.bool), x.norm(dim=-1, keepdim=True)
     seen = {"expert_input": x, "experts": experts, "gate_in": None, "up_in": (x @ up.T)[:, None], "served": served}
-    batch = dataclasses.replace(batch, indices=indices, output_norms=norms, **seen)
+    extremes = torch.stack([x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)], -1)
+    batch = dataclasses.replace(batch, indices=indices, output_norms=norms, output_extremes=extremes, **seen)
     asked = lambda by: evaluate(get("expert_saliency"), (inputs_of(world, batch),), {"criterion": by})  # noqa: E731
     np.testing.assert_allclose(asked("ean_mean").values, [[1, 1]], rtol=1e-12)
     np.testing.assert_allclose(asked("ean_ca").values, [[0, 2]], atol=1e-12)

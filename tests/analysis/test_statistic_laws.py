@@ -188,13 +188,18 @@ def test_contributions_by_double_loop(world):
     state = world.state_of("contribution_sums", [batch])
     expert, layer = 2, 1
     pairs = [
-        (float(batch.weights[t, s]), float(batch.output_norms[t, s]), batch.prompts.blocks[batch.keys.prompt[t]])
+        (
+            *(float(of[t, s]) for of in (batch.weights, batch.output_norms)),
+            *batch.output_extremes[t, s].tolist(),
+            batch.prompts.blocks[batch.keys.prompt[t]],
+        )
         for t in range(len(batch.keys))
         for s in range(2)
         if batch.served[t, s] and int(batch.indices[t, s]) == expert
     ]
     for block in range(BLOCKS):
-        here = [(g, f) for g, f, b in pairs if b == block]
+        here = [(g, f) for g, f, _, _, b in pairs if b == block]
+        ends = [(low, high) for _, _, low, high, b in pairs if b == block]
         expected = {
             "served": len(here),
             "weight": sum(g for g, _ in here),
@@ -203,6 +208,8 @@ def test_contributions_by_double_loop(world):
             "weighted_norm": sum(g * f for g, f in here),
             "weighted_norm_squared": sum(g * g * f * f for g, f in here),
             "norm_max": max((f for _, f in here), default=float("-inf")),
+            "component_max": max((high for _, high in ends), default=float("-inf")),
+            "component_size_max": max((max(abs(low), abs(high)) for low, high in ends), default=float("-inf")),
         }
         for array, value in expected.items():
             assert float(state[array][block, layer, expert]) == pytest.approx(value, rel=1e-12), array

@@ -138,6 +138,9 @@ def test_what_layers_show_adds_up(family: str, implementation: str) -> None:
         for token, slot in ((0, 0), (7, TOP_K - 1)):
             output = anatomy.layers[n].alone(int(batch.indices[token, slot]), batch.expert_input[token : token + 1])
             torch.testing.assert_close(batch.output_norms[token, slot], output.detach().norm(), rtol=1e-5, atol=1e-6)
+            assert batch.output_extremes is not None
+            ends = torch.stack(output.detach().aminmax())
+            torch.testing.assert_close(batch.output_extremes[token, slot], ends, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
