@@ -65,7 +65,9 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
     edges = torch.tensor(MARGIN_EDGES, dtype=torch.float64, device=cell.device)
     gaps = batch.margins[gap].double()
     bins = torch.bucketize(gaps, edges, right=True)
-    likeliest, displaced = _against_rank(p[scored], batch.indices[scored])
+    shown, chosen = p[scored], batch.indices[scored]
+    best = shown.topk(chosen.shape[-1], dim=-1).values
+    likeliest, displaced = _against_rank(shown, chosen, best[:, -1:])
 
     def total(where: Tensor, values: Tensor) -> Tensor:
         size = (BLOCKS * layers, *values.shape[1:])
@@ -78,27 +80,26 @@ def router_sums(batch: LayerBatch) -> dict[str, Tensor]:
         "count": total(one.bool(), one),
         "margins": histogram.view(BLOCKS, layers, len(edges) + 1),
         "scored": total(scored, one[scored]),
-        "probabilities": total(scored, p[scored]),
-        "entropy": total(scored, torch.special.entr(p[scored]).sum(-1)),
+        "probabilities": total(scored, shown),
+        "entropy": total(scored, torch.special.entr(shown).sum(-1)),
         "logits_seen": total(seen, one[seen]),
         "logsumexp": total(seen, lse),
         "logsumexp_squared": total(seen, lse**2),
         "margin": total(gap, gaps),
         "first": total(scored, likeliest),
         "displaced": total(scored, displaced),
-        **_by_prompt(p[scored], batch.keys.prompt[scored], (len(batch.prompts), batch.indices.shape[-1])),
+        **_by_prompt(shown, best, batch.keys.prompt[scored], len(batch.prompts)),
     }
 
 
 def _by_prompt(
-    p: Float[Tensor, "token expert"], prompt: Int[Tensor, " token"], size: tuple[int, int]
+    p: Float[Tensor, "token expert"], best: Float[Tensor, "token k"], prompt: Int[Tensor, " token"], prompts: int
 ) -> dict[str, Tensor]:
-    prompts, k = size
-    best = p.topk(k, dim=-1).values
-    above, at = p > best[:, -1:], p == best[:, -1:]
+    bar, mass = best[:, -1:], best.sum(-1)
+    above, at = p > bar, p == bar
     # Which of two equals a top-k takes is not ours to repeat: they share the places that are left.
-    top = above + at * ((k - above.sum(-1, keepdim=True)).double() / at.sum(-1, keepdim=True))
-    mass = best.sum(-1)
+    left = (best == bar).sum(-1, keepdim=True).double() / at.sum(-1, keepdim=True)
+    top = torch.where(at, left, above.double())
     sums = {"probabilities": p, "top": top, "squares": p.square().sum(-1), "mass": mass, "mass_squared": mass**2}
     found = {"prompt_scored": torch.bincount(prompt, minlength=prompts)}
     for name, values in sums.items():
@@ -108,17 +109,16 @@ def _by_prompt(
 
 
 def _against_rank(
-    p: Float[Tensor, "token expert"], indices: Int[Tensor, "token k"]
+    p: Float[Tensor, "token expert"], indices: Int[Tensor, "token k"], bar: Float[Tensor, "token 1"]
 ) -> tuple[Int[Tensor, "token expert"], Int[Tensor, " token"]]:
-    """Each token's likeliest selected expert (one-hot, empty for identity experts); its selections below its k-th best.
+    """Each token's likeliest selected expert (one-hot, empty for identity experts); its selections below the bar.
 
-    Equal to the k-th best is no displacement: the model's choice among ties is not ours to repeat.
+    The bar is the k-th best: equal to it is no displacement, since a choice among ties is not ours to repeat.
     """
-    experts, k = p.shape[-1], indices.shape[-1]
+    experts = p.shape[-1]
     real = indices < experts
     chosen = p.gather(1, indices.long().clamp(max=experts - 1)).masked_fill(~real, -1)
     best = chosen.argmax(1, keepdim=True)
     first = torch.zeros_like(p, dtype=torch.int64)
     first.scatter_(1, indices.long().clamp(max=experts - 1).gather(1, best), real.gather(1, best).long())
-    bar = p.topk(k, dim=-1).values[:, -1:]
     return first, ((chosen < bar) & real).sum(1)

@@ -257,6 +257,7 @@ def test_displaced_selections_are_those_below_the_kth_best_and_ties_are_not():
     from analysis.statistics.router_sums import _against_rank
 
     p = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1], [0.3, 0.3, 0.3, 0.1], [0.4, 0.3, 0.2, 0.1]]).double()
-    first, displaced = _against_rank(p, torch.tensor([[0, 1], [0, 3], [1, 2], [4, 5]]))
+    bar = p.topk(2).values[:, -1:]
+    first, displaced = _against_rank(p, torch.tensor([[0, 1], [0, 3], [1, 2], [4, 5]]), bar)
     assert displaced.tolist() == [0, 1, 0, 0]
     assert first.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
