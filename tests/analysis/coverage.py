@@ -109,14 +109,17 @@ class Population:
         return evaluate(measure, self.sides(measure, self.endless), knobs).values
 
 
-def covered(population: Population, name: str, knobs: dict[str, Any], draws: list[Drawn]) -> np.ndarray:
-    """Per simulation and layer the share of cells whose interval holds the truth."""
+def covered(
+    population: Population, name: str, knobs: dict[str, Any], draws: list[Drawn], factor: float = 1.0
+) -> np.ndarray:
+    """Per simulation and layer the share of cells whose interval, `factor` times as wide, holds the truth."""
     measure, truth = dataclasses.replace(get(name), null=None, null_reason="not asked"), population.truth(name, knobs)
     found = []
     for drawn in draws:
         interval = evaluate(measure, population.sides(measure, drawn), knobs).interval
         assert isinstance(interval, Interval)
-        held = (interval.low <= truth) & (truth <= interval.high)
+        middle, half = (interval.low + interval.high) / 2, factor * (interval.high - interval.low) / 2
+        held = np.abs(truth - middle) <= half
         found.append(_asked(measure, held))
     return np.array(found)
 
