@@ -14,7 +14,7 @@ from backend.jobs import STOPPED, Jobs
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

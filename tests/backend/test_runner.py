@@ -19,7 +19,7 @@ from backend.runners.lane import STOPPED
 from backend.runners.local import LocalRunner
 from backend.runners.messages import EvaluateTask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 ORPHANS = """
 import sys, time

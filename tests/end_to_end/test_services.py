@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 from tests.end_to_end.conftest import Services, free_port, serve, wait_for
 from tests.end_to_end.panels import last_steps
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 MEBIBYTE = 1 << 20
 
