@@ -5,6 +5,7 @@ import plotly.graph_objects as go
 import pytest
 
 from frontend import theme
+from frontend.answer import Axis
 from frontend.scales import scale_of
 from frontend.views import Side, draw, draw_runs, kind_of, table
 from frontend.views.marks import positions, spread
@@ -89,6 +90,21 @@ def test_tiles_keep_every_value_and_part_them_with_blank_gutters():
     for i, (r, c) in enumerate(corners[0]):
         assert np.array_equal(laid[r : r + 2, c : c + 2], block[i])
     assert np.isnan(laid).sum() == 25 - 12
+
+
+def test_a_shared_expert_is_the_last_row_and_column_of_each_tile_and_named_there(make_answer, axis):
+    labels = (*(f"E{e}" for e in range(8)), "shared")
+    axes = [axis("layer", 3), Axis("expert", labels), Axis("expert_b", labels)]
+    values = np.arange(3 * 9 * 9, dtype=float).reshape(3, 9, 9) / 243
+    figure, _ = draw([Side("a", "A", make_answer(values, axes)), Side("control", "step 0", make_answer(-values, axes))])
+    (trace,) = figure.data
+    _, corners = tiles([values, values], 3, (2, 2))
+    for side, sign in zip(corners, (1, -1), strict=True):
+        for layer, (row, column) in enumerate(side):
+            for j, k in ((8, 0), (0, 8), (8, 8)):
+                told = f"layer {layer}, {labels[j]} × {labels[k]}"
+                assert trace.customdata[row + j][column + k].endswith(told)
+                assert float(trace.z[row + j][column + k]) == pytest.approx(sign * values[layer, j, k], abs=1e-6)
 
 
 def test_a_and_b_share_one_range_and_a_difference_is_symmetric(planted):
