@@ -53,8 +53,8 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
     Caveat:
         Criteria disagree and none is right for every use: one work asks for gate times norm, another for norms without
         the gate. An expert without tokens on these prompts would be pruned first by some codes; that is the prompts'
-        doing. A selection that capacity dropped is not counted. A maximum grows with the tokens, the signed one misses
-        large negative components, and the interval of either is too narrow.
+        doing. A selection that capacity dropped is not counted. A maximum grows with the tokens, and no interval says
+        how far: leaving prompts out can only lower it. The signed one misses large negative components.
     """
     sums = contribution_sums, output_sums
     values = scores(*sums, criterion)
