@@ -59,7 +59,7 @@ def test_the_code_of_a_measure_is_that_of_its_file(module_of, monkeypatch):
     edits = {
         "same": source,
         "prose": source.replace("MaxVio per layer:", "The violation of each layer:"),
-        "code": source.replace("drawn, 0.95", "drawn, 0.96"),
+        "code": source.replace("one_sided=True", "one_sided=False"),
     }
     codes = {}
     for name, text in edits.items():
