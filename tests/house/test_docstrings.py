@@ -20,7 +20,9 @@ TOLD = ("Formula", "Returns", "Raises", "Source", "Caveat")
 """What the docstring of a measure says, in this order."""
 
 RANGE = re.compile(r"[-\d]\S*( \([^)]*\))? to \S|between \S+ and \S|or more|any number")
-GIVEN = re.compile(r"State|Tensor|Layered( \| None)?|Inputs|Values|tuple\[Inputs, \.\.\.\]|(Float|Int|Bool|Shaped)\[Tensor, .+\]")
+GIVEN = re.compile(
+    r"State|Tensor|Layered( \| None)?|Inputs|Values|tuple\[Inputs, \.\.\.\]|(Float|Int|Bool|Shaped)\[Tensor, .+\]"
+)
 FORMULA_LINES = 4
 MEASURES = Path(__file__).parents[2] / "analysis" / "measures"
 
