@@ -10,6 +10,11 @@ from pathlib import Path
 from backend.errors import Refusal
 
 MEBIBYTE = 1 << 20
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Where a container reads its own limit of memory: cgroup version 2, then 1."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,19 @@ class Settings:
             device=env.get("MOE_GEOMETRY_DEVICE") or cls.device,
             extra_roots=roots,
             upload_cap=integer("MOE_GEOMETRY_UPLOAD_CAP", cls.upload_cap),
-            memory_budget=integer("MOE_GEOMETRY_MEMORY", _half_of_memory()),
+            memory_budget=integer("MOE_GEOMETRY_MEMORY", memory() // 2),
             hub_token=env.get("HF_TOKEN") or None,
         )
 
 
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def memory(limits: tuple[Path, ...] = CONTAINER_LIMITS) -> int:
+    """Bytes this process may have: the machine's, or what the container around it allows, if that is less."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():  # "max" says that there is none
+            found.append(int(text))
+    return min(found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from backend.app import address
 from backend.errors import Refusal
-from backend.settings import Settings
+from backend.settings import Settings, memory
 
 
 def test_without_variables_everything_has_a_default() -> None:
@@ -47,3 +48,14 @@ def test_a_variable_that_is_no_number_is_named(name: str) -> None:
 def test_an_address_is_one_that_this_machine_can_reach() -> None:
     assert address(Settings(host="0.0.0.0", port=1)) == "http://127.0.0.1:1"
     assert address(Settings(host="::1", port=2)) == "http://[::1]:2"
+
+
+def test_memory_is_the_least_of_machine_and_container(tmp_path: Path) -> None:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limited, unlimited = tmp_path / "memory.max", tmp_path / "unlimited"
+    limited.write_text(f"{whole // 3}\n")
+    unlimited.write_text("max\n")
+    assert memory((tmp_path / "absent", unlimited)) == whole
+    assert memory((unlimited, limited)) == whole // 3
+    limited.write_text(f"{2**63 - 4096}\n")  # what version 1 says where there is none
+    assert memory((limited,)) == whole
