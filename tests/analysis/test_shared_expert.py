@@ -136,6 +136,13 @@ def test_a_silent_shared_expert_is_like_nobody_and_harms_no_other(world):
         assert math.isnan(found.facts["mean with the shared expert"])
 
 
+def test_a_dead_expert_leaves_the_shared_one_its_tokens(world, wide):
+    batches = [dataclasses.replace(b, served=b.served & (b.indices != 0)) for b in wide[1]]
+    found = ask("jacobian_alignment", side_of(world, batches, "jacobian_alignment"), tokens="served").values
+    assert np.isnan(found[:, -1, 0]).all() and np.isnan(found[:, 0]).all()
+    np.testing.assert_allclose(found[:, -1, 1:], ask("jacobian_alignment", wide[0], tokens="served").values[:, -1, 1:])
+
+
 class Unread:
     def __len__(self):
         return 3
