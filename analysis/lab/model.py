@@ -44,12 +44,19 @@ class LabMoeConfig(OlmoeConfig):
     model_type = MODEL_TYPE
 
     router: str = "softmax_aux"
+    router_aux_scope: Literal["sequence", "batch", "global"] = "batch"
+    router_z_loss_coef: float = 0.0
     router_bias_update_speed: float = 0.005
+    router_bias_rule: Literal["sign", "centred_sign", "proportional"] = "sign"
     kmeans_ema: float = 0.01
     kmeans_temperature: float = 0.1
     kmeans_unit_hidden: bool = True
     kmeans_members: Literal["all", "first"] = "all"
     kmeans_hidden_gradient: bool = True
+    kmeans_mixing: Literal["chosen", "all", "sigmoid", "share"] = "chosen"
+    kmeans_rate: Literal["step", "token"] = "step"
+    kmeans_weighted: bool = False
+    kmeans_centred: bool = False
     norm_topk_prob: bool = True
     tie_word_embeddings: bool = True
 
@@ -109,15 +116,15 @@ class LabMoePreTrainedModel(PreTrainedModel):
         PreTrainedModel._init_weights(self, module)
         std = self.config.initializer_range
         if isinstance(module, OlmoeExperts | Router):
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                if tensor.dim() > 1:
+            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if tensor.dim() > 1 and _drawn(module, name):
                     init.normal_(tensor, mean=0.0, std=std)
-                else:
+                elif tensor.dim() == 1:
                     init.zeros_(tensor)
 
 
 class LabMoeModel(LabMoePreTrainedModel):
-    """Embedding, layers, norm: OLMoE's forward over the lab's layers."""
+    """Embedding, layers, norm: OLMoE's forward over the lab's layers, whose routers may ask which tokens these are."""
 
     def __init__(self, config: LabMoeConfig) -> None:
         super().__init__(config)
@@ -130,7 +137,12 @@ class LabMoeModel(LabMoePreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    forward = OlmoeModel.forward
+    @no_type_check
+    def forward(self, input_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """OLMoE's own."""
+        for router in routers(self):
+            router.token_ids = input_ids
+        return OlmoeModel.forward(self, input_ids, *args, **kwargs)
 
 
 class LabMoeForCausalLM(LabMoePreTrainedModel, GenerationMixin):
@@ -191,11 +203,19 @@ def initialise(model: LabMoeForCausalLM, seed: int) -> None:
     Source:
         Ours.
     """
-    for name, tensor in (*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if b.dim() == 2)):
-        if tensor.dim() > 1:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        owner, _, own = name.rpartition(".")
+        if tensor.dim() > 1 and _drawn(model.get_submodule(owner), own):
             tensor.normal_(0.0, model.config.initializer_range, generator=_generator(seed, name))
     if (padding := model.config.pad_token_id) is not None:
         model.model.embed_tokens.weight[padding] = 0.0
+
+
+def _drawn(module: nn.Module, name: str) -> bool:
+    """Whether this matrix starts as random numbers: a router says so itself; elsewhere parameters do."""
+    if isinstance(module, Router):
+        return name in module.drawn
+    return name in dict(module.named_parameters(recurse=False))
 
 
 @torch.no_grad()

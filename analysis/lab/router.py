@@ -5,25 +5,32 @@ gradient moves (selection biases, centroids) changes in `update` alone, from sum
 training: gradient accumulation needs no special case, and evaluation can change nothing.
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
+from analysis.lab.balancing import Scope, balance_loss, z_loss
+
 
 class Router(nn.Module):
     """Chooses experts for tokens; a subclass says how scores arise and how they mix."""
 
     weight: Tensor  # [expert, model]: learned rows, or centroids; either way what an expert listens for
+    drawn: ClassVar[tuple[str, ...]] = ("weight",)  # tensors that start as random numbers; the others keep their start
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.num_experts: int = config.num_experts
         self.top_k: int = config.num_experts_per_tok
         self.hidden_dim: int = config.hidden_size
+        self.z_coefficient: float = config.router_z_loss_coef
         # Plain attributes, not buffers: they live from one forward to the next update and belong in no checkpoint.
         self.counts: Tensor | None = None
+        self.token_ids: Tensor | None = None
 
     def forward(
         self, hidden_states: Float[Tensor, "*tokens model"]
@@ -36,7 +43,7 @@ class Router(nn.Module):
         weights = self.mixing_weights(logits, index).to(hidden.dtype)
         if self.training:
             with torch.no_grad():
-                self.gather(hidden, index)
+                self.gather(hidden, index, weights)
         return logits, weights, index
 
     def logits(self, hidden: Float[Tensor, "token model"]) -> Float[Tensor, "token expert"]:
@@ -57,16 +64,24 @@ class Router(nn.Module):
         """Weights of the chosen experts, from unbiased scores."""
         raise NotImplementedError
 
-    def gather(self, hidden: Float[Tensor, "token model"], index: Int[Tensor, "token slot"]) -> None:
+    def gather(
+        self,
+        hidden: Float[Tensor, "token model"],
+        index: Int[Tensor, "token slot"],
+        weights: Float[Tensor, "token slot"],
+    ) -> None:
         """Add this batch to the sums that the next `update` reads."""
         counts = torch.bincount(index.reshape(-1), minlength=self.num_experts)
         self.counts = counts if self.counts is None else self.counts + counts
 
     def auxiliary_loss(
-        self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]
+        self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"], sequences: int = 1
     ) -> Float[Tensor, ""]:
-        """This layer's addition to the training loss; zero unless the router balances by gradient."""
-        return logits.new_zeros(())
+        """This layer's addition to the training loss; zero unless the router balances by gradient or is told to.
+
+        The tokens are `sequences` of equal length, one after the other.
+        """
+        return self.z_coefficient * z_loss(logits) if self.z_coefficient else logits.new_zeros(())
 
     @torch.no_grad()
     def update(self) -> None:
@@ -95,14 +110,43 @@ class SoftmaxTopKRouter(Router):
         return logits.softmax(-1, dtype=torch.float32).gather(-1, index)
 
 
-def sign_step(counts: Int[Tensor, " expert"], speed: float) -> Float[Tensor, " expert"]:
-    """How far each selection bias moves: up by `speed` if the expert served fewer than the mean, down if more.
+class SigmoidTopKRouter(Router):
+    """Learned rows; each expert's score is the sigmoid of its own logit, so that no expert's weight lowers another's.
+
+    The weights of the chosen are divided by their sum unless told otherwise (arXiv 2412.19437).
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.renormalise: bool = config.norm_topk_prob
+        self.weight = nn.Parameter(torch.zeros(self.num_experts, self.hidden_dim))
+
+    def mixing_weights(
+        self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]
+    ) -> Float[Tensor, "token slot"]:
+        """Sigmoids of the chosen, over their sum or as they are."""
+        chosen = logits.gather(-1, index).float().sigmoid()
+        return F.normalize(chosen, p=1, dim=-1) if self.renormalise else chosen
+
+
+def scoped_balance(
+    router: Router,
+    probabilities: Float[Tensor, "token expert"],
+    index: Int[Tensor, "token slot"],
+    scope: Scope,
+    sequences: int,
+) -> Float[Tensor, ""]:
+    """The balance loss with loads of each sequence (mean over them), of the batch, or of all batches of this step.
 
     Returns:
-        -speed, 0 or speed for each expert, in the unit of the selection scores.
+        1 at balance, at most the number of experts.
 
     Source:
-        arXiv 2408.15664, with sign(0) = 0; the sign convention is that of Megatron (mean minus count).
+        Scopes: Qiu et al. 2025, arXiv 2501.11873. Outside training nothing is gathered, and `global` is `batch`.
     """
-    counts = counts.to(torch.float32)
-    return speed * (counts.mean() - counts).sign()
+    none = torch.zeros(router.num_experts, dtype=torch.int64, device=index.device)
+    if scope != "sequence":
+        gathered = router.counts if scope == "global" and router.counts is not None else none
+        return balance_loss(probabilities, index, gathered)
+    pairs = zip(probabilities.chunk(sequences), index.chunk(sequences), strict=True)
+    return torch.stack([balance_loss(p, i, none) for p, i in pairs]).mean()

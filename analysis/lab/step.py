@@ -45,7 +45,7 @@ def training_step(model: LabMoeForCausalLM, tokens: Int[Tensor, "sequence ids"])
     cross_entropy = linear_cross_entropy(hidden.flatten(0, 1), model.lm_head.weight, tokens[:, 1:].flatten())
     auxiliary = cross_entropy.new_zeros(())
     for router, (scores, _, index) in zip(routers(model), seen, strict=True):
-        auxiliary = auxiliary + router.auxiliary_loss(scores, index)
+        auxiliary = auxiliary + router.auxiliary_loss(scores, index, len(tokens))
     return StepLosses(cross_entropy + auxiliary, cross_entropy.detach(), auxiliary.detach(), _loads(seen))
 
 

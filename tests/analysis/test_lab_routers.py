@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from analysis.errors import BadKnob, UnknownName
+from analysis.errors import BadKnob, GeometryError, UnknownName
+from analysis.lab.balancing import balance_loss, bias_step, z_loss
 from analysis.lab.model import LabMoeConfig
-from analysis.lab.router import Router, sign_step
+from analysis.lab.router import Router
 from analysis.lab.routers import build_router, router_names
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,9 @@ def config(router: str, **options: object) -> LabMoeConfig:
 def router_with_weights(name: str, **options: object) -> Router:
     router = build_router(config(name, **options))
     with torch.no_grad():
-        router.weight.copy_(torch.randn(EXPERTS, MODEL, generator=torch.Generator().manual_seed(3)))
+        if "weight" in router.drawn:
+            router.weight.copy_(torch.randn(EXPERTS, MODEL, generator=torch.Generator().manual_seed(3)))
+    router.token_ids = torch.arange(TOKENS) % 7
     return router
 
 
@@ -42,7 +45,7 @@ def test_a_router_returns_logits_of_all_and_weights_and_indices_of_the_chosen(na
     assert all(len(set(row)) == router.top_k for row in index.tolist())
 
 
-@pytest.mark.parametrize("name", sorted(set(router_names()) - {"soft"}))
+@pytest.mark.parametrize("name", sorted(set(router_names()) - {"soft", "hashed"}))
 def test_what_is_chosen_is_the_top_of_the_selection_scores(name: str) -> None:
     router = router_with_weights(name).eval()
     logits, _, index = router(tokens())
@@ -62,8 +65,8 @@ def test_a_soft_router_with_fewer_slots_than_experts_is_refused_with_both_number
 
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"'hash'.*kmeans, loss_free, soft, softmax_aux, unbalanced, dense"):
-        build_router(config("hash"))
+    with pytest.raises(UnknownName, match=r"'softmax'.*kmeans, loss_free, .*, softmax_aux, unbalanced, dense"):
+        build_router(config("softmax"))
 
 
 @pytest.mark.parametrize("name", ["softmax_aux", "loss_free", "unbalanced", "soft"])
@@ -87,7 +90,19 @@ def assert_zero_sum(gradient: torch.Tensor | None) -> None:
 
 
 def test_the_sign_rule_lifts_the_starved_and_lowers_the_crowded_and_leaves_the_mean() -> None:
-    assert_close(sign_step(torch.tensor([7, 1, 4, 4]), 0.5), torch.tensor([-0.5, 0.5, 0.0, 0.0]))
+    assert_close(bias_step(torch.tensor([7, 1, 4, 4]), 0.5, "sign"), torch.tensor([-0.5, 0.5, 0.0, 0.0]))
+
+
+def test_the_centred_rule_keeps_the_mean_of_the_biases_and_the_sign_rule_does_not() -> None:
+    counts = torch.tensor([9, 1, 1, 1])
+    assert_close(bias_step(counts, 0.5, "sign"), torch.tensor([-0.5, 0.5, 0.5, 0.5]))
+    assert_close(bias_step(counts, 0.5, "centred_sign"), torch.tensor([-0.75, 0.25, 0.25, 0.25]))
+
+
+def test_the_proportional_rule_moves_by_the_share_that_is_lacking_whatever_the_size_of_the_batch() -> None:
+    few, many = torch.tensor([7, 1, 4, 4]), torch.tensor([70, 10, 40, 40])
+    assert_close(bias_step(few, 0.5, "proportional"), torch.tensor([-0.375, 0.375, 0.0, 0.0]))
+    assert_close(bias_step(many, 0.5, "proportional"), bias_step(few, 0.5, "proportional"))
 
 
 def test_a_loss_free_bias_moves_once_per_update_by_the_sum_of_all_batches() -> None:
@@ -126,57 +141,6 @@ def test_the_auxiliary_loss_by_hand() -> None:
     assert_close(router.auxiliary_loss(logits, torch.tensor([[0, 1], [0, 2]])), torch.tensor(1.5))
 
 
-@pytest.mark.parametrize("members", ["all", "first"])
-@pytest.mark.parametrize("unit", [True, False])
-def test_kmeans_centroids_equal_a_loop_over_tokens(members: str, unit: bool) -> None:
-    router = router_with_weights("kmeans", kmeans_ema=0.1, kmeans_members=members, kmeans_unit_hidden=unit).train()
-    expected = router.weight.clone()
-    hidden, index = torch.cat([tokens(0), tokens(1)]), torch.cat([router(tokens(0))[2], router(tokens(1))[2]])
-    for expert in range(EXPERTS):
-        slots = index if members == "all" else index[:, :1]
-        served = [h / h.norm() if unit else h for h, row in zip(hidden, slots, strict=True) if expert in row]
-        if served:
-            expected[expert] = 0.9 * expected[expert] + 0.1 * torch.stack(served).mean(0)
-    router.update()
-    assert_close(router.weight, expected)
-
-
-def test_a_kmeans_centroid_that_served_no_token_stays() -> None:
-    router = router_with_weights("kmeans").train()
-    router.e_score_correction_bias[1] = -10.0
-    before = router.weight.clone()
-    router(tokens())
-    router.update()
-    assert_close(router.weight[1], before[1])
-    assert not torch.equal(router.weight[0], before[0])
-
-
-def test_kmeans_has_nothing_that_an_optimiser_could_move() -> None:
-    assert not list(build_router(config("kmeans")).parameters())
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_kmeans_hidden_state_learns_through_the_cosine_only_if_told_so(kept: bool) -> None:
-    hidden = tokens().requires_grad_()
-    _, weights, _ = router_with_weights("kmeans", kmeans_hidden_gradient=kept)(hidden)
-    assert weights.requires_grad is kept
-
-
-def test_kmeans_logits_are_cosines_over_the_temperature() -> None:
-    router = router_with_weights("kmeans", kmeans_temperature=0.5).eval()
-    logits, _, _ = router(tokens())
-    assert_close(logits[3, 1], torch.cosine_similarity(tokens()[3], router.weight[1], dim=0) / 0.5)
-
-
-def test_kmeans_starts_on_distinct_tokens_of_the_batch() -> None:
-    router = build_router(config("kmeans"))
-    batch = tokens(count=5).repeat(10, 1)
-    router.seed(batch, torch.Generator().manual_seed(1))
-    unit = torch.nn.functional.normalize(batch, dim=-1)
-    assert_close((router.weight @ unit.T).amax(1), torch.ones(EXPERTS))
-    assert (router.weight @ router.weight.T - torch.eye(EXPERTS)).max() < 0.99
-
-
 @pytest.mark.parametrize("name", router_names())
 def test_evaluation_freezes_every_state(name: str) -> None:
     router = router_with_weights(name).eval()
@@ -184,3 +148,85 @@ def test_evaluation_freezes_every_state(name: str) -> None:
     router(tokens())
     router.update()
     assert all(torch.equal(value, before[key]) for key, value in router.state_dict().items())
+
+
+def test_the_loss_of_each_sequence_sees_an_imbalance_that_the_batch_evens_out() -> None:
+    first = torch.tensor([[9.0, 9.0, 0.0, 0.0]] * 3)
+    logits, index = torch.cat([first, first.flip(1)]), torch.tensor([[0, 1]] * 3 + [[2, 3]] * 3)
+    by = {
+        scope: build_router(config("softmax_aux", router_aux_loss_coef=1.0, router_aux_scope=scope))
+        for scope in ("sequence", "batch")
+    }
+    assert_close(by["batch"].auxiliary_loss(logits, index, 2), torch.tensor(1.0))
+    # Half of the experts get everything, and nearly all of the probability: E/k.
+    expected = 4 * 0.5 * first[0].softmax(-1)[:2].sum()
+    assert_close(by["sequence"].auxiliary_loss(logits, index, 2), expected)
+
+
+def test_the_global_loss_takes_the_loads_of_all_batches_since_the_last_update() -> None:
+    router = router_with_weights("softmax_aux", router_aux_loss_coef=1.0, router_aux_scope="global").train()
+    logits, index = [], []
+    for seed in (0, 1):
+        found = router(tokens(seed))
+        logits.append(found[0])
+        index.append(found[2])
+    share = torch.bincount(torch.cat(index).flatten(), minlength=EXPERTS) / torch.cat(index).numel()
+    assert_close(router.auxiliary_loss(logits[1], index[1]), 4 * (share * logits[1].softmax(-1).mean(0)).sum())
+    router.update()
+    router.eval()
+    own = balance_loss(logits[1].softmax(-1), index[1], torch.zeros(EXPERTS, dtype=torch.long))
+    assert_close(router.auxiliary_loss(logits[1], index[1]), own)
+
+
+@pytest.mark.parametrize("name", ["softmax_aux", "loss_free", "unbalanced", "sigmoid_aux", "sigmoid_free"])
+def test_the_z_loss_comes_on_top_of_any_balancing_and_only_if_asked_for(name: str) -> None:
+    plain, with_z = (router_with_weights(name, router_z_loss_coef=c) for c in (0.0, 0.5))
+    logits, _, index = plain(tokens())
+    added = with_z.auxiliary_loss(logits, index) - plain.auxiliary_loss(logits, index)
+    assert_close(added, 0.5 * torch.logsumexp(logits, -1).square().mean())
+
+
+def test_the_z_loss_of_equal_logits_is_the_squared_logarithm_of_their_number() -> None:
+    assert_close(z_loss(torch.zeros(5, EXPERTS)), torch.tensor(float(EXPERTS)).log() ** 2)
+
+
+def test_the_gradient_of_sigmoid_balancing_moves_the_mean_row_as_that_of_softmax_cannot() -> None:
+    moved = {}
+    for name in ("softmax_aux", "sigmoid_aux"):
+        router = router_with_weights(name, router_aux_loss_coef=1.0)
+        logits, _, index = router(tokens())
+        router.auxiliary_loss(logits, index).backward()
+        gradient = router.weight.grad
+        assert gradient is not None
+        moved[name] = float(gradient.sum(0).norm() / gradient.norm(dim=1).sum())
+    assert moved["softmax_aux"] < 1e-6 < 0.01 < moved["sigmoid_aux"]
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_a_sigmoid_weight_is_that_of_its_own_logit(renormalise: bool) -> None:
+    logits, weights, index = router_with_weights("sigmoid_free", norm_topk_prob=renormalise)(tokens())
+    chosen = logits.gather(1, index).sigmoid()
+    assert_close(weights, chosen / chosen.sum(-1, keepdim=True) if renormalise else chosen)
+
+
+def test_frozen_rows_are_saved_and_seen_by_no_optimiser() -> None:
+    router = build_router(config("frozen"))
+    assert not list(router.parameters())
+    assert "weight" in router.state_dict()
+
+
+def test_a_hash_router_sends_an_id_to_the_same_distinct_experts_wherever_it_stands() -> None:
+    router = router_with_weights("hashed").eval()
+    _, weights, index = router(tokens())
+    assert router.token_ids is not None
+    of_id = {int(t): tuple(row) for t, row in zip(router.token_ids, index.tolist(), strict=True)}
+    assert all(of_id[int(t)] == tuple(row) for t, row in zip(router.token_ids, index.tolist(), strict=True))
+    assert len(set(of_id.values())) > 1
+    assert_close(weights, torch.full_like(weights, 1 / TOP_K))
+
+
+def test_a_hash_router_without_ids_says_what_it_needs() -> None:
+    router = router_with_weights("hashed")
+    router.token_ids = None
+    with pytest.raises(GeometryError, match="input_ids, not with inputs_embeds"):
+        router(tokens())
