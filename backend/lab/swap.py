@@ -1,0 +1,108 @@
+"""Another router in a model of transformers, everything else kept: one factor changed in a model not the lab's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from analysis.errors import GeometryError
+from analysis.lab.model import LabMoeConfig
+from analysis.lab.router import Router
+from analysis.lab.routers import DENSE, build_router
+from backend.adapters import adapt
+from backend.adapters.anatomy import MoeLayer, Unsupported
+
+PROBE = 4  # tokens that the old router is shown, to see what it returns
+
+
+def swap_routers(model: nn.Module, router: str, *, keep_rows: bool = False, seed: int = 0, **options: Any) -> None:
+    """Put a router of the lab in the place of each of the model's own, in the model given.
+
+    Args:
+        model: Any model that an adapter reads and whose routers return logits, weights and indices.
+        router: A name of `analysis.lab.routers`; not "dense".
+        keep_rows: Take over the old rows; without it they are drawn anew, with the model's `initializer_range`.
+        seed: Of the rows drawn.
+        options: Fields of `LabMoeConfig`, such as `router_aux_loss_coef`.
+
+    Raises:
+        UnknownName: If no router has this name.
+        Unsupported: If the model's blocks take something else from their router, or rows cannot be taken over.
+    """
+    if router == DENSE:
+        raise GeometryError("a dense model has no router to put in another's place; name a router")
+    text: Any = model.config.get_text_config()  # type: ignore[operator]
+    layers = adapt(model).layers
+    for layer in layers:
+        _probe(layer)
+    made = [_made(layer, router, text, options) for layer in layers]
+    generator = torch.Generator().manual_seed(seed)
+    for layer, new in zip(layers, made, strict=True):
+        _fill(new, layer, text.initializer_range, generator if not keep_rows else None)
+        setattr(layer.block, _place(layer), new)
+    _tell_ids(model, made)
+
+
+def _made(layer: MoeLayer, router: str, text: Any, options: dict[str, Any]) -> Router:
+    experts, width, _ = layer.size()
+    config = LabMoeConfig(
+        router=router,
+        num_experts=experts,
+        num_experts_per_tok=experts if router == "soft" else layer.top_k,
+        hidden_size=width,
+        vocab_size=text.vocab_size,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    for name, value in options.items():
+        if not hasattr(config, name):
+            raise GeometryError(f"a router of the lab has no option {name!r}")
+        setattr(config, name, value)
+    weight = layer.weights("router_weight")
+    # Scores in float32 whatever the model runs in: a rounded centroid or bias would stop moving.
+    return build_router(config).to(weight.device).train(layer.block.training)
+
+
+@torch.no_grad()
+def _fill(new: Router, layer: MoeLayer, spread: float, generator: torch.Generator | None) -> None:
+    if "weight" not in new.drawn:
+        return
+    if generator is None:
+        new.weight.copy_(layer.weights("router_weight"))
+    else:
+        new.weight.copy_(torch.randn(new.weight.shape, generator=generator) * spread)
+
+
+def _place(layer: MoeLayer) -> str:
+    return next(name for name, child in layer.block.named_children() if child is layer.router)
+
+
+@torch.no_grad()
+def _probe(layer: MoeLayer) -> None:
+    """The old router must return what the lab's do, or the block would read something else out of them."""
+    experts, width, _ = layer.size()
+    weight = layer.weights("router_weight")
+    seen = layer.router(torch.zeros(PROBE, width, dtype=weight.dtype, device=weight.device))
+    wanted = [(PROBE, experts), (PROBE, layer.top_k), (PROBE, layer.top_k)]
+    found = (
+        [tuple(t.shape) for t in seen if isinstance(t, Tensor)] if isinstance(seen, tuple) else [type(seen).__name__]
+    )
+    if found != wanted:
+        raise Unsupported(
+            f"the block of {layer.name} takes {found} from its router; a router of the lab returns logits, weights and "
+            f"indices {wanted}"
+        )
+
+
+def _tell_ids(model: nn.Module, routers: list[Router]) -> None:
+    """Routers may ask which tokens they see: the ids of each call of the model are told to them before it runs."""
+
+    def tell(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        for router in routers:
+            router.token_ids = ids
+
+    model.register_forward_pre_hook(tell, with_kwargs=True)
