@@ -87,9 +87,7 @@ def _probe(layer: MoeLayer) -> None:
     weight = layer.weights("router_weight")
     seen = layer.router(torch.zeros(PROBE, width, dtype=weight.dtype, device=weight.device))
     wanted = [(PROBE, experts), (PROBE, layer.top_k), (PROBE, layer.top_k)]
-    found = (
-        [tuple(t.shape) for t in seen if isinstance(t, Tensor)] if isinstance(seen, tuple) else [type(seen).__name__]
-    )
+    found = [tuple(each.shape) for each in (seen if isinstance(seen, tuple) else (seen,)) if isinstance(each, Tensor)]
     if found != wanted:
         raise Unsupported(
             f"the block of {layer.name} takes {found} from its router; a router of the lab returns logits, weights and "
