@@ -77,7 +77,8 @@ def grassmann_distance(
 
     Caveat:
         Unrelated subspaces are not at the maximum, and few rows put any two subspaces apart: read a distance between
-        the split-half floor and random, or take the score. Experts that share tokens are nearer for that reason.
+        the split-half floor and random, or take the score. Experts that share tokens are nearer for that reason, and a
+        shared expert has a share in everyone's.
     """
     shape, shared = routed_rows.shape, shared_rows(common_rows)
     size = cut(row_counts(routed_rows), n, shape.model, matched)
