@@ -105,4 +105,4 @@ def fact(table: Float[Tensor, "layer every every"], shape: Shape) -> dict[str, i
     """
     if not shape.shared:
         return {}
-    return {"mean with the shared expert": float(parted(table, shape.experts)[1].nanmean())}
+    return {"mean with the shared expert (last row)": float(parted(table, shape.experts)[1].nanmean())}

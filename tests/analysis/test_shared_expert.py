@@ -55,7 +55,7 @@ def test_a_shared_expert_that_is_a_copy_is_aligned_with_the_copied_one_and_no_ot
     np.testing.assert_allclose(found.values[:, -1, COPIED], 1, atol=1e-12)
     np.testing.assert_allclose(found.values[:, -1, :-1], found.values[:, COPIED, :-1], atol=1e-12)
     assert (np.delete(np.abs(found.values[:, -1, :-1]), COPIED, 1) < 0.9).all()
-    assert found.facts["mean with the shared expert"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
+    assert found.facts["mean with the shared expert (last row)"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
 
 
 @pytest.mark.parametrize("of", ["same token", "mean output"])
@@ -74,7 +74,7 @@ def test_means_over_pairs_stay_those_of_routed_experts(copied):
         routed_pairs = found.values[:, first, second]
         assert found.facts["mean over pairs"] == pytest.approx(routed_pairs.mean(), abs=1e-12)
         assert found.facts["pairs"] == routed_pairs.size
-        assert found.facts["mean with the shared expert"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
+        assert found.facts["mean with the shared expert (last row)"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
 
 
 @pytest.mark.parametrize("tokens", ["common", "served"])
@@ -133,7 +133,7 @@ def test_a_silent_shared_expert_is_like_nobody_and_harms_no_other(world):
         assert np.isnan(found.values[:, -1]).all() and np.isnan(found.values[:, :, -1]).all()
         np.testing.assert_allclose(found.values[:, :-1, :-1], ask(name, loud).values[:, :-1, :-1], **CLOSE)
         assert any(caveat.startswith("NaN: an expert") for caveat in found.caveats)
-        assert math.isnan(found.facts["mean with the shared expert"])
+        assert math.isnan(found.facts["mean with the shared expert (last row)"])
 
 
 def test_a_dead_expert_leaves_the_shared_one_its_tokens(world, wide):
@@ -171,7 +171,7 @@ def test_the_routed_experts_part_of_the_table_is_what_it_is_without_a_shared_exp
     alone = side_of(world, [dataclasses.replace(b, shape=bare, shared=None, shared_weight=None) for b in batches], name)
     whole, part = ask(name, side, **knobs), ask(name, alone, **knobs)
     assert part.axes[1].labels == tuple(f"E{e}" for e in range(EXPERTS))
-    assert "mean with the shared expert" not in part.facts
+    assert "mean with the shared expert (last row)" not in part.facts
     np.testing.assert_allclose(whole.values[:, :-1, :-1], part.values, **CLOSE)
     for bound in ("low", "high"):
         cut = getattr(whole.interval, bound)[:, :-1, :-1]
