@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands at one moment; `version` counts its changes."""
+    """A job as it stands at one moment; `version` counts its changes.
+
+    `tokens` is how many a model ran for it, 0 where all was stored; None for a job from before this was counted.
+    """
 
     id: str
     key: str
@@ -49,6 +52,7 @@ class Job:
     started: str | None = None
     finished: str | None = None
     version: int = 1
+    tokens: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -66,6 +70,7 @@ class _Live:
     ticket: Ticket
     thread: threading.Thread | None = None
     watchers: list[Callable[[], None]] = field(default_factory=list)
+    ran: dict[str, int] = field(default_factory=dict)  # by task
 
 
 class Jobs:
@@ -176,6 +181,7 @@ class Jobs:
             stage="waiting",
             fraction=0.0,
             created=_now(),
+            tokens=0,
         )
         live = _Live(job, Ticket())
         live.ticket.progress = lambda progress: self._progress(live, progress)
@@ -207,8 +213,9 @@ class Jobs:
     def _progress(self, live: _Live, progress: Progress) -> None:
         with self._lock:
             began = {} if live.job.state == "running" else {"state": "running", "started": _now()}
-            eta = progress.eta_seconds
-            self._change(live, **began, stage=progress.stage, fraction=progress.fraction, eta_seconds=eta)
+            live.ran[progress.task] = max(progress.ran, live.ran.get(progress.task, 0))
+            now = {"stage": progress.stage, "fraction": progress.fraction, "eta_seconds": progress.eta_seconds}
+            self._change(live, **began, **now, tokens=sum(live.ran.values()))
 
     def _change(self, live: _Live, **changes: Any) -> None:
         """Under the lock. What has ended stays as it is, and what is the same already is no change."""

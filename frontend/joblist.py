@@ -83,4 +83,6 @@ def _job(job: Mapping[str, Any], material: Material) -> html.Div:
 
 def _when(job: Mapping[str, Any]) -> str:
     at = str(job.get("finished") or job.get("created") or "")
-    return at[:19].replace("T", " ")
+    tokens = job.get("tokens")
+    ran = "" if tokens is None else f" · {tokens:,} tokens run" if tokens else " · no model run"
+    return at[:19].replace("T", " ") + ran

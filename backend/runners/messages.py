@@ -76,13 +76,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a task is. `left` is tokens still to run, what the worker schedules by."""
+    """How far a task is. `left` is tokens still to run, what the worker schedules by; `ran` those it ran so far."""
 
     task: str
     stage: str
     fraction: float
     eta_seconds: float | None
     left: int = 0
+    ran: int = 0
 
 
 @dataclass(frozen=True)

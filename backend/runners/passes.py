@@ -46,7 +46,7 @@ class Meter:
         left = self._total - self._done
         eta = (time.monotonic() - self._start) / self._done * left if self._done else None
         stage = f"{self._task.checkpoint.id} · {self._done:,} of {self._total:,} tokens"
-        return Progress(self._task.id, stage, self._done / max(self._total, 1), eta, left)
+        return Progress(self._task.id, stage, self._done / max(self._total, 1), eta, left, self._done)
 
 
 def _shard(

@@ -56,7 +56,14 @@ INSERT INTO answer_checkpoints
   WHERE checkpoint IS NOT NULL AND key NOT IN (SELECT key FROM answer_checkpoints);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+DROP VIEW embeddings;
+CREATE VIEW embeddings AS
+  SELECT key, measure, checkpoint, prompts, axis1 AS kind, label1 AS label, label2 AS coordinate, value
+  FROM answer_values WHERE axis2 = 'coordinate';
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """STEPS[n] leads from schema n to schema n + 1."""
 
 SCHEMA = len(STEPS)

@@ -48,6 +48,13 @@ def test_a_job_streams_its_stages_to_the_end_and_replays_the_last(live: Live) ->
     assert again == events[-1]
 
 
+def test_a_job_says_how_many_tokens_a_model_ran_for_it_and_none_for_a_turned_knob(live: Live) -> None:
+    words = live.add(tiny_olmoe.prompts(20, "turned", length=60, start=700))
+    first = live.ended(live.ask("load_violation", words).json()["job"])
+    turned = live.ended(live.ask("load_violation", words, knobs={"count": "served"}).json()["job"])
+    assert first["tokens"] > 0 == turned["tokens"]
+
+
 def test_the_same_question_asked_twice_is_one_job(live: Live, long_job: str, long_set: str) -> None:
     assert live.ask("expert_load", long_set).json()["job"] == long_job
 

@@ -105,13 +105,17 @@ def test_answers_are_rows_with_names_for_every_cell(store: Store) -> None:
     assert store.sql("SELECT load FROM loads WHERE expert = '2' AND layer = '0'").rows == ((0.1 + 0.2,),)
 
 
-def test_coordinates_of_prompts_are_rows_of_a_view(store: Store) -> None:
+def test_coordinates_of_prompts_and_of_experts_are_rows_of_a_view(store: Store) -> None:
     axes = (Axis("prompt", ("p1", "p2")), Axis("coordinate", ("PC 1", "PC 2")))
     values = np.array([[1.0, 2.0], [3.0, 4.0]])
     result = Result("signature_embedding", values, axes, "", Reason("none"), Reason("none"))
     store.put_answer("k", answers.told(result))
-    query = "SELECT value FROM embeddings WHERE prompt = 'p2' AND coordinate = 'PC 1'"
+    query = "SELECT value FROM embeddings WHERE kind = 'prompt' AND label = 'p2' AND coordinate = 'PC 1'"
     assert store.sql(query).rows == ((3.0,),)
+    experts = (Axis("expert", ("E0", "E1")), axes[1])
+    store.put_answer("e", answers.told(Result("expert_embedding", values, experts, "", Reason("none"), Reason("none"))))
+    query = "SELECT label, value FROM embeddings WHERE kind = 'expert' AND coordinate = 'PC 2' ORDER BY label"
+    assert store.sql(query).rows == (("E0", 2.0), ("E1", 4.0))
 
 
 def test_an_answer_of_too_many_cells_is_kept_as_a_file_alone(store: Store) -> None:
