@@ -71,7 +71,7 @@ def race(seen: bool, norms: bool) -> Race:
         whole = Anatomy((layer,), whole.shape, whole.model_type)
     x = torch.randn(1, TOKENS, whole.shape.model, generator=torch.Generator().manual_seed(0))
     rows, extra = torch.arange(TOKENS), Extra(norms=norms, gate=True)
-    plain = [get("router_sums"), get("centroid_sums"), get("score_gate_pairs")]
+    plain = [get(name) for name in ("router_sums", "centroid_sums", "score_gate_pairs", "routed_rows")]
 
     @torch.no_grad()
     def ours() -> Tensor:

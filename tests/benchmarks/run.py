@@ -35,10 +35,9 @@ def cases() -> dict[str, Case]:
 
 def pairs(race: Race, repeats: int) -> tuple[list[tuple[float, float]], Any, Any, float]:
     """Both sides in turn, so that other work on the machine slows both; times, last answers, and our peak memory."""
-    times, mine, theirs = [], race.ours(), None  # warm: allocator, threads, compiled kernels
+    times, mine = [], race.ours()  # warm: allocator, threads, compiled kernels
     memory = peak()
-    if repeats > 1:
-        race.other()
+    theirs = race.other()
     for _ in range(repeats):
         start = time.perf_counter()
         mine = race.ours()
