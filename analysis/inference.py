@@ -53,14 +53,15 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
     null, found = _null(measure, sides, settled)
+    interval = _interval(measure, sides, settled, raw.values)
     return Result(
         measure=measure.name,
         values=_numpy(raw.values),
         axes=axes,
         unit=measure.unit,
         null=null,
-        interval=_interval(measure, sides, settled, raw.values),
-        caveats=tuple(c for c in (measure.caveat, *raw.caveats, *unmatched) if c),
+        interval=interval,
+        caveats=tuple(c for c in (measure.caveat, *raw.caveats, *unmatched, *_unbounded(raw.values, interval)) if c),
         facts={**raw.facts, **found},
         tokens=tokens,
         prompts=prompts,
@@ -195,6 +196,16 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     how += ", bias-corrected centre" if measure.plug_in else ""
     how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
     return Interval(_numpy(low), _numpy(high), LEVEL, how)
+
+
+def _unbounded(values: Tensor, interval: Interval | Reason) -> tuple[str, ...]:
+    if isinstance(interval, Reason):
+        return ()
+    known = ~np.isnan(_numpy(values))
+    lost = int((known & np.isnan(interval.low)).sum())
+    if not lost:
+        return ()
+    return (f"No interval for {lost} of {int(known.sum())} values: undefined without one of the blocks of prompts.",)
 
 
 def _left_out(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], block: int) -> Tensor:

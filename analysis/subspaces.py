@@ -22,7 +22,7 @@ Weighting = Literal["scaled", "weighted", "plain"]
 GAP = 1.05
 """Below this ratio of the n-th to the next variance the n axes are not the n axes of anything."""
 
-_PER_AXIS = 4
+_PER_AXIS, _PER_AXIS_OF_HALF = 4, 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def row_counts(routed_rows: State, blocks: tuple[int, ...] | None = None) -> Int
     return _present(routed_rows, blocks).sum(-1)
 
 
-def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool) -> Cut:
+def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool, per_axis: int = _PER_AXIS) -> Cut:
     """The sizes at which experts are compared.
 
     Matched: all experts give as many rows as the smallest has that has enough: 4 an axis, or as many as the median
@@ -58,6 +58,7 @@ def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool) 
         n: Axes asked for.
         model: Dimensions of the space.
         matched: Whether all experts give the same number of rows.
+        per_axis: Rows an axis that are enough.
 
     Returns:
         Axes, rows and the least number of rows.
@@ -73,7 +74,7 @@ def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool) 
     axes = max(1, min(n, model // 2))
     if not matched or not counts.numel():
         return Cut(axes, int(counts.max()) if counts.numel() else 0, axes + 1)
-    enough = max(axes + 1, min(_PER_AXIS * axes, int(counts.median())))
+    enough = max(axes + 1, min(per_axis * axes, int(counts.median())))
     rows = counts[counts >= enough]
     smallest = int(rows.min()) if len(rows) else enough
     return Cut(axes, smallest, smallest)
@@ -132,15 +133,16 @@ def shared_rows(common_rows: State) -> State | None:
 
 
 def halves(routed_rows: State) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The blocks of prompts in two halves, every other one.
+    """The blocks of prompts in two halves, even and odd.
 
     Returns:
-        Two sets of blocks that share no prompt.
+        Two sets of blocks that share no prompt; none moves to the other half when another block is left out.
 
     Source:
         Ours.
     """
-    return routed_rows.blocks[::2], routed_rows.blocks[1::2]
+    even, odd = (tuple(block for block in routed_rows.blocks if block % 2 == half) for half in (0, 1))
+    return even, odd
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ def split_half(
     """
     parts = halves(routed_rows)
     counts = torch.stack([row_counts(routed_rows, part) for part in parts])
-    size = cut(counts, n, routed_rows.shape.model, matched)
+    # Half of the prompts, half of the bar: an expert that has a distance is to have a floor too.
+    size = cut(counts, n, routed_rows.shape.model, matched, _PER_AXIS_OF_HALF)
     first, second = (
         torch.cat([bases(rows, size, weighting, part) for rows in (routed_rows, shared) if rows is not None], 1)
         for part in parts

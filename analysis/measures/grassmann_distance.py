@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analysis import beside
@@ -33,6 +33,13 @@ Form = Literal["raw", "normalised", "score"]
 DRAWS = 2000
 
 
+class Unrelated(NamedTuple):
+    """Distance of random subspaces: its mean, and below which the nearest 2.5 % lie."""
+
+    mean: float
+    low: float
+
+
 @measure(
     title="Grassmann distance",
     question="Do different experts see different parts of the input space?",
@@ -55,8 +62,9 @@ def grassmann_distance(
 
     `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `normalised` divides by
     sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0 is as far as two halves of one
-    expert's tokens, 1 is unrelated. `matched` takes equally many rows of every expert. A shared expert has the last
-    row: its inputs are those of all tokens, its g the gate on its output, 1 without one.
+    expert's tokens, 1 is unrelated; none where the floor reaches the central 95 % of unrelated subspaces. `matched`
+    takes equally many rows of every expert. A shared expert has the last row: its inputs are those of all tokens, its g
+    the gate on its output, 1 without one.
 
     Formula:
         D_ef = sqrt(sum_i theta_i^2);  cos theta_i = i-th singular value of U_e'U_f
@@ -65,9 +73,9 @@ def grassmann_distance(
 
     Returns:
         Layer by expert by expert, 0 on the diagonal; 0 to sqrt(n) pi/2 radians, 0 to 1 if normalised, about 0 to 1 as a
-        score (beyond by noise). NaN for an expert with too few rows; a score also where the floor reaches what is
-        random. Where a shared expert serves every token, E + 1 by E + 1, that one last; means over pairs leave it out
-        and have it as a fact.
+        score (beyond by noise). NaN for an expert with too few rows, in all or for a score in a half; a score also
+        where the floor is not below what is random. Where a shared expert serves every token, E + 1 by E + 1, that one
+        last; means over pairs leave it out and have it as a fact.
 
     Raises:
         BadKnob: If n is below 1.
@@ -77,8 +85,9 @@ def grassmann_distance(
 
     Caveat:
         Unrelated subspaces are not at the maximum, and few rows put any two subspaces apart: read a distance between
-        the split-half floor and random, or take the score. Experts that share tokens are nearer for that reason, and a
-        shared expert has a share in everyone's.
+        the split-half floor and random, or take the score. Its interval is about twice too wide in simulations: with a
+        block of prompts left out, fewer rows put everything farther apart too. Experts that share tokens are nearer for
+        that reason, and a shared expert has a share in everyone's.
     """
     shape, shared = routed_rows.shape, shared_rows(common_rows)
     size = cut(row_counts(routed_rows), n, shape.model, matched)
@@ -92,9 +101,8 @@ def grassmann_distance(
     values = distances / _unit(form, size.axes)
     if form == "score":
         split = split_half(routed_rows, n, weighting, geodesic, matched, shared)
-        values = _score(split.between, split, _random(size.axes, shape.model))
-        caveats += ("NaN: two halves of an expert's tokens are as far apart as unrelated subspaces.",)
-        caveats = caveats if bool(values.isnan().any()) else caveats[:-1]
+        values = _score(split.between, split, _unrelated(size.axes, shape.model))
+        caveats += _why_no_score(values, split, known)
     pairs = off_diagonal(beside.parted(values, shape.experts)[0])
     facts: dict[str, int | float | str] = {
         "axes": size.axes,
@@ -134,10 +142,11 @@ def null(
     split = split_half(routed_rows, n, weighting, geodesic, matched, shared_rows(common_rows))
     same = torch.eye(beside.count(routed_rows.shape), dtype=torch.bool)
     bounds = (drawn.mean(), *central_band(drawn))
+    unrelated = _unrelated(axes, model)
     if form == "score":
-        bounds = tuple(_score(bound.expand_as(split.between), split, float(drawn.mean())) for bound in bounds)
+        bounds = tuple(_score(bound.expand_as(split.between), split, unrelated) for bound in bounds)
     mean, low, high = (torch.where(same, 0.0, bound / _unit(form, axes)) for bound in bounds)
-    score, experts = _score(split.between, split, float(drawn.mean())), routed_rows.shape.experts
+    score, experts = _score(split.between, split, unrelated), routed_rows.shape.experts
     facts = {
         "random": float(drawn.mean()) / _unit(form, axes),
         "split-half floor": float(split.within[:, :experts].nanmean()) / _unit(form, axes),
@@ -153,18 +162,38 @@ def _unit(form: Form, axes: int) -> float:
     return math.sqrt(axes) * math.pi / 2 if form == "normalised" else 1.0
 
 
-def _random(axes: int, model: int) -> float:
+def _unrelated(axes: int, model: int) -> Unrelated:
     # Needed before any generator is given: the same draws whatever the question.
-    return float(geodesic(random_angles(axes, model, DRAWS, torch.Generator().manual_seed(0))).mean())
+    drawn = geodesic(random_angles(axes, model, DRAWS, torch.Generator().manual_seed(0)))
+    return Unrelated(float(drawn.mean()), float(central_band(drawn)[0]))
 
 
 def _score(
-    distances: Float[Tensor, "layer expert expert"], split: Split, random: float
+    distances: Float[Tensor, "layer expert expert"], split: Split, unrelated: Unrelated
 ) -> Float[Tensor, "layer expert expert"]:
-    floor = (split.within[:, :, None] + split.within[:, None, :]) / 2
-    score = torch.where(floor < random, (distances - floor) / (random - floor), torch.nan)
+    floor = _floor(split)
+    # A floor among the random ones leaves a difference of noise to divide by.
+    score = torch.where(floor < unrelated.low, (distances - floor) / (unrelated.mean - floor), torch.nan)
     same = torch.eye(score.shape[-1], dtype=torch.bool) & ~floor.isnan()
     return torch.where(same, 0.0, score)
+
+
+def _floor(split: Split) -> Float[Tensor, "layer expert expert"]:
+    return (split.within[:, :, None] + split.within[:, None, :]) / 2
+
+
+def _why_no_score(
+    score: Float[Tensor, "layer expert expert"], split: Split, known: Bool[Tensor, "layer expert"]
+) -> tuple[str, ...]:
+    caveats, lost = (), split.within.isnan() & known
+    if bool(lost.any()):
+        count = f"{int(lost.sum())} of {lost.numel()}"
+        caveats += (f"NaN: {count} experts have too few sampled rows in a half of prompts.",)
+    pairs = ~off_diagonal(_floor(split)).isnan()
+    if near := int((pairs & off_diagonal(score).isnan()).sum()):
+        count = f"{near} of {int(pairs.sum())}"
+        caveats += (f"NaN: in {count} pairs two halves of an expert's tokens are as far apart as unrelated subspaces.",)
+    return caveats
 
 
 def _no_gap(variances: Float[Tensor, "expert direction"], axes: int) -> int:

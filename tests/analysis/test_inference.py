@@ -93,6 +93,20 @@ def test_an_expert_seen_in_one_block_only_has_no_bounds_and_the_interval_says_wh
     assert not np.isnan(result.values).any()
     assert np.isnan(result.interval.low[:, 0]).all()
     assert "NaN where the value is undefined" in result.interval.how
+    lost = np.isnan(result.interval.low).sum()
+    caveat = f"No interval for {lost} of {result.values.size} values: undefined without one of the blocks of prompts."
+    assert lost >= 18 and result.caveats[-1] == caveat
+
+
+def test_a_value_that_is_undefined_anyway_is_not_said_to_lack_an_interval(world):
+    measure = dataclasses.replace(
+        get("expert_load"), function=lambda counts, *, count: counts["selected"].sum(0).double().where(LEFT, math.nan)
+    )
+    result = evaluate(measure, world.inputs_for(measure), {})
+    assert np.isnan(result.interval.low).sum() == 3 and not any("No interval" in c for c in result.caveats)
+
+
+LEFT = torch.arange(6) > 0
 
 
 def test_the_seed_of_a_null_follows_the_content_and_not_its_order(world):

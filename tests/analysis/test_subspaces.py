@@ -1,5 +1,6 @@
 """Planted subspaces, through statistic, measure and framework: what each distance and overlap must say."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from analysis.errors import BadKnob
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
 from analysis.result import Reason
-from analysis.subspaces import cut, split_half
+from analysis.subspaces import cut, halves, split_half
 from tests.analysis.clouds import HELD, MODEL, ROWS, N, cloud, common, generator, rotation, routed, span
 
 MEASURES = ("grassmann_distance", "subspace_overlap", "principal_angles")
@@ -144,18 +145,52 @@ def test_the_floor_and_the_score_tell_sampling_from_structure():
     assert float(split.within.mean()) == pytest.approx(raw.facts["split-half floor"], rel=1e-12)
 
 
-def test_halves_share_no_prompt():
-    from analysis.subspaces import halves
+def test_an_expert_with_enough_rows_for_a_distance_has_a_score_and_one_whose_rows_are_of_one_half_says_why_not():
+    """Four rows an axis of all prompts: 16; two of each half: 8."""
+    clouds = [cloud(span(e), e, rows=r, noise=0.1) for e, r in enumerate((120, 100, 24))]
+    state = routed(clouds)
+    known, halved = ask("grassmann_distance", state, form="score"), ask("grassmann_distance", one_sided(state))
+    assert not np.isnan(known.values).any() and known.facts["rows per half"] == 8
+    assert not np.isnan(halved.values).any()
+    lost = ask("grassmann_distance", one_sided(state), form="score")
+    assert np.isnan(lost.values[0, 2]).all() and not np.isnan(lost.values[0, :2, :2]).any()
+    assert any(c == "NaN: 1 of 3 experts have too few sampled rows in a half of prompts." for c in lost.caveats)
 
-    first, second = halves(routed([cloud(span(0), 1)]))
+
+def one_sided(state):
+    """The last expert's rows all from even blocks."""
+    block = state["block"].clone()
+    block[0, -1] = torch.where(block[0, -1] < 0, -1, block[0, -1] // 2 * 2)
+    return dataclasses.replace(state, arrays={**state.arrays, "block": block})
+
+
+def test_halves_share_no_prompt_and_hold_whatever_block_is_left_out():
+    state = routed([cloud(span(0), 1)])
+    first, second = halves(state)
     assert not set(first) & set(second) and set(first) | set(second) == set(HELD.blocks)
+    for block in HELD.blocks:
+        left = halves(state.without_block(block))
+        assert left == tuple(tuple(b for b in half if b != block) for half in (first, second))
+
+
+def test_the_interval_of_a_score_is_wider_than_samples_differ_but_not_by_much():
+    """Two experts to a subspace, so that scores are 0 and about 1; halves dealt anew for each block gave 6.3 times."""
+    scores, widths, pairs = [], [], np.triu_indices(6, 1)
+    for seed in range(5):
+        clouds = [cloud(span(e // 2), 100 * seed + e, rows=240, noise=0.8) for e in range(6)]
+        result = ask("grassmann_distance", routed(clouds), form="score", n=2)
+        scores.append(result.values[0][pairs])
+        widths.append((result.interval.high - result.interval.low)[0][pairs] / 2)
+    spread = np.std(scores, axis=0, ddof=1).mean()
+    assert 2.36 < np.mean(widths) / spread < 5.5
 
 
 def test_without_structure_there_is_no_score():
-    round_ones = [torch.randn(ROWS, 8, dtype=torch.float64, generator=generator(e)) for e in range(4)]
+    round_ones = [torch.randn(ROWS, MODEL, dtype=torch.float64, generator=generator(e)) for e in range(12)]
     result = ask("grassmann_distance", routed(round_ones), form="score")
-    assert np.isnan(result.values[0, 0, 1:]).any()
-    assert any("two halves of an expert's tokens" in caveat for caveat in result.caveats)
+    scores = result.values[0][np.triu_indices(12, 1)]
+    assert np.isnan(scores).mean() > 0.9 and (np.abs(scores[~np.isnan(scores)]) < 3).all()
+    assert any(f"in {np.isnan(scores).sum()} of 66 pairs two halves of an expert's tokens" in c for c in result.caveats)
 
 
 def test_unrelated_experts_fall_into_the_band():
