@@ -79,6 +79,13 @@ def _same(seen):
     alike(seen.values, seen.before())
 
 
+def _moved(seen):
+    before = seen.before()
+    assert seen.values.shape != before.shape or not np.allclose(
+        seen.values, before, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+    )
+
+
 def _expert_axes(seen):
     return [i for i, name in enumerate(seen.axes) if name.removesuffix("_b") == "expert"]
 
@@ -120,6 +127,8 @@ def _own_like_own(seen):
 ALL_ALIKE, OWN_LIKE_OWN = Cell(_alike_experts), Cell(_own_like_own)
 SAME, SAME_EXPERTS, NAN_AT_THE_DEAD = Cell(_same), Cell(_twin), Cell(_dead)
 REFUSED = Cell(lambda s: None, refused=True)
+MOVED = Cell(_moved)
+"""Affected, by how much is known of no closed form: a measure that stays where it was has gone deaf."""
 SAME_EXPERTS_BY_ANGLE = Cell(lambda s: _twin(s, 1e-8))
 GAUGE = {"common": SAME, "turned": SAME}
 """A vector that a softmax router ignores, and the names of the axes."""

@@ -1,7 +1,8 @@
 """Every measure against worlds in which something was planted: what it must find, and what must leave it alone.
 
-A row is a measure, a column a plant. A cell is a number known beforehand, a relation that holds exactly, or SAME: the
-plant does not affect this measure, and its values stay what they were. A new measure needs a row.
+A row is a measure, a column a plant, and no cell is empty. A cell is a number known beforehand, a relation that holds
+exactly, SAME (the plant does not affect this measure, and its values stay what they were) or, where nobody named one,
+MOVED (it does, by no number known). A new measure needs a row.
 """
 
 from functools import cache
@@ -13,12 +14,20 @@ from analysis.errors import TooFew
 from analysis.inference import evaluate
 from analysis.measure import measures
 from tests.analysis import plants
-from tests.analysis.plant_cells import SAME, Seen
+from tests.analysis.plant_cells import MOVED, REFUSED, SAME, Seen
 from tests.analysis.plant_experts import EXPERTS
 from tests.analysis.plant_routing import ROUTING
+from tests.analysis.plant_unaffected import TOO_FEW, UNAFFECTED
 from tests.analysis.plants import PLANTS
 
-TABLE = ROUTING | EXPERTS
+KNOWN = ROUTING | EXPERTS
+TABLE = {
+    name: dict.fromkeys(PLANTS, MOVED)
+    | dict.fromkeys(UNAFFECTED.get(name, ()), SAME)
+    | dict.fromkeys(TOO_FEW.get(name, ()), REFUSED)
+    | row
+    for name, row in KNOWN.items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +72,8 @@ def test_what_was_planted_is_found_and_what_was_not_stays(name, plant, world, gr
 
 
 def test_every_measure_has_a_row_and_every_row_says_something():
-    assert set(TABLE) == set(measures())
-    assert all(row and set(row) <= set(PLANTS) for row in TABLE.values())
+    assert set(KNOWN) == set(measures())
+    assert all(row and set(row) <= set(PLANTS) for row in KNOWN.values())
     # A row of nothing but `not affected` would not notice a measure that always says the same.
-    assert [name for name, row in TABLE.items() if all(cell.check is SAME.check for cell in row.values())] == []
-    assert set(PLANTS) == {plant for row in TABLE.values() for plant in row}
+    assert [name for name, row in KNOWN.items() if all(cell.check is SAME.check for cell in row.values())] == []
+    assert set(PLANTS) == {plant for row in KNOWN.values() for plant in row}
