@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from analysis.lab.balancing import Scope, balance_loss, z_loss
+from analysis.lab.balancing import z_loss
 
 
 class Router(nn.Module):
@@ -93,13 +93,33 @@ class Router(nn.Module):
         """Start from tokens of the first batch, where the router needs it."""
 
 
-class SoftmaxTopKRouter(Router):
-    """Learned rows; softmax over the experts; the weights of the chosen sum to one unless told otherwise."""
+class LearnedRouter(Router):
+    """Learned rows; each expert's score from its logit; the weights of the chosen sum to one unless told otherwise."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.renormalise: bool = config.norm_topk_prob
         self.weight = nn.Parameter(torch.zeros(self.num_experts, self.hidden_dim))
+
+    def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
+        """What weights, balancing losses and biases are made of, in float32."""
+        raise NotImplementedError
+
+    def probabilities(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
+        """The scores, summing to one over the experts."""
+        return F.normalize(self.scores(logits), p=1, dim=-1)
+
+
+class SoftmaxTopKRouter(LearnedRouter):
+    """Scores are the softmax over the experts."""
+
+    def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
+        """They sum to one, so that no row's gradient is free of the others'."""
+        return logits.softmax(-1, dtype=torch.float32)
+
+    def probabilities(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
+        """The scores as they are."""
+        return self.scores(logits)
 
     def mixing_weights(
         self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]
@@ -107,46 +127,22 @@ class SoftmaxTopKRouter(Router):
         """Softmax over the chosen (equal to the renormalised softmax over all), or the softmax over all as it is."""
         if self.renormalise:
             return logits.gather(-1, index).softmax(-1, dtype=torch.float32)
-        return logits.softmax(-1, dtype=torch.float32).gather(-1, index)
+        return self.scores(logits).gather(-1, index)
 
 
-class SigmoidTopKRouter(Router):
-    """Learned rows; each expert's score is the sigmoid of its own logit, so that no expert's weight lowers another's.
+class SigmoidTopKRouter(LearnedRouter):
+    """Each expert's score is the sigmoid of its own logit, so that no expert's weight lowers another's.
 
-    The weights of the chosen are divided by their sum unless told otherwise (arXiv 2412.19437).
+    As in DeepSeek-V3 (arXiv 2412.19437), without its groups.
     """
 
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__(config)
-        self.renormalise: bool = config.norm_topk_prob
-        self.weight = nn.Parameter(torch.zeros(self.num_experts, self.hidden_dim))
+    def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
+        """0 to 1 each."""
+        return logits.to(torch.float32).sigmoid()
 
     def mixing_weights(
         self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]
     ) -> Float[Tensor, "token slot"]:
         """Sigmoids of the chosen, over their sum or as they are."""
-        chosen = logits.gather(-1, index).float().sigmoid()
+        chosen = self.scores(logits.gather(-1, index))
         return F.normalize(chosen, p=1, dim=-1) if self.renormalise else chosen
-
-
-def scoped_balance(
-    router: Router,
-    probabilities: Float[Tensor, "token expert"],
-    index: Int[Tensor, "token slot"],
-    scope: Scope,
-    sequences: int,
-) -> Float[Tensor, ""]:
-    """The balance loss with loads of each sequence (mean over them), of the batch, or of all batches of this step.
-
-    Returns:
-        1 at balance, at most the number of experts.
-
-    Source:
-        Scopes: Qiu et al. 2025, arXiv 2501.11873. Outside training nothing is gathered, and `global` is `batch`.
-    """
-    none = torch.zeros(router.num_experts, dtype=torch.int64, device=index.device)
-    if scope != "sequence":
-        gathered = router.counts if scope == "global" and router.counts is not None else none
-        return balance_loss(probabilities, index, gathered)
-    pairs = zip(probabilities.chunk(sequences), index.chunk(sequences), strict=True)
-    return torch.stack([balance_loss(p, i, none) for p, i in pairs]).mean()

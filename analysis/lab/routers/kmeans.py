@@ -23,16 +23,13 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from analysis.errors import TooFew
-from analysis.lab.balancing import BiasRule, bias_step
-from analysis.lab.router import Router
+from analysis.lab.balanced import BalancedByBias
 
 ALIKE = 0.99  # two candidates for a centroid closer than this count as one token seen twice
 
 
-class KMeansRouter(Router):
+class KMeansRouter(BalancedByBias):
     """Nearest centroids by cosine plus a balancing bias; centroids follow what they serve."""
-
-    e_score_correction_bias: Tensor
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
@@ -44,11 +41,8 @@ class KMeansRouter(Router):
         self.mixing: str = config.kmeans_mixing
         self.by_token: bool = config.kmeans_rate == "token"
         self.weighted: bool = config.kmeans_weighted
-        self.speed: float = config.router_bias_update_speed
-        self.rule: BiasRule = config.router_bias_rule
-        # Buffers: saved with the model, seen by no optimiser.
+        # A buffer: saved with the model, seen by no optimiser.
         self.register_buffer("weight", torch.zeros(self.num_experts, self.hidden_dim))
-        self.register_buffer("e_score_correction_bias", torch.zeros(self.num_experts))
         if config.kmeans_centred:
             self.register_buffer("centre", torch.zeros(self.hidden_dim))
         self.gathered: dict[str, Tensor] = {}  # sums since the last update
@@ -94,13 +88,12 @@ class KMeansRouter(Router):
     @torch.no_grad()
     def update(self) -> None:
         """Move each centroid that served towards the mean it served, and each bias by its rule."""
-        if self.counts is not None and self.gathered:
+        if self.gathered:
             members, mass = self.gathered["members"], self.gathered["mass"]
             rate = 1 - (1 - self.ema) ** members[:, None] if self.by_token else self.ema
             mean = self.gathered["hidden"] / torch.where(mass > 0, mass, 1)[:, None]
             moved = torch.lerp(self.weight.float(), mean, rate).to(self.weight.dtype)
             self.weight.copy_(torch.where(mass[:, None] > 0, moved, self.weight))
-            self.e_score_correction_bias += bias_step(self.counts, self.speed, self.rule)
             if (centre := getattr(self, "centre", None)) is not None:
                 centre.lerp_(self.gathered["all"] / self.gathered["tokens"], self.ema)
         self.gathered = {}

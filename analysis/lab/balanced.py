@@ -1,0 +1,56 @@
+"""The two ways to balance a router, to be mixed into one: by a loss, or by a bias that only selection sees."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from analysis.lab.balancing import BiasRule, Scope, balance_loss, bias_step
+from analysis.lab.router import LearnedRouter, Router
+
+
+class BalancedByLoss(LearnedRouter):
+    """Adds coefficient * E * sum_i f_i P_i to the training loss; f carries no gradient, P does.
+
+    P is the mean probability over tokens, f the share of selections in the tokens that `router_aux_scope` names: each
+    sequence's own (mean over them), the batch's, or all since the last update. Outside training nothing is gathered,
+    and "global" is "batch". Scopes: Qiu et al. 2025, arXiv 2501.11873.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.coefficient: float = config.router_aux_loss_coef
+        self.scope: Scope = config.router_aux_scope
+
+    def auxiliary_loss(
+        self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"], sequences: int = 1
+    ) -> Float[Tensor, ""]:
+        """Of one layer; 1 times the coefficient at balance."""
+        probabilities = self.probabilities(logits)
+        none = torch.zeros(self.num_experts, dtype=torch.int64, device=index.device)
+        if self.scope == "sequence":
+            parts = zip(probabilities.chunk(sequences), index.chunk(sequences), strict=True)
+            balance = torch.stack([balance_loss(p, i, none) for p, i in parts]).mean()
+        else:
+            gathered = self.counts if self.scope == "global" and self.counts is not None else none
+            balance = balance_loss(probabilities, index, gathered)
+        return self.coefficient * balance + super().auxiliary_loss(logits, index, sequences)
+
+
+class BalancedByBias(Router):
+    """A bias per expert, seen by selection and moved at each update by what its expert lacks (arXiv 2408.15664)."""
+
+    e_score_correction_bias: Tensor
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.speed: float = config.router_bias_update_speed
+        self.rule: BiasRule = config.router_bias_rule
+        self.register_buffer("e_score_correction_bias", torch.zeros(self.num_experts))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move each bias by its rule."""
+        if self.counts is not None:
+            self.e_score_correction_bias += bias_step(self.counts, self.speed, self.rule)
+        super().update()
