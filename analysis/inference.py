@@ -181,8 +181,8 @@ def _without(side: Inputs, block: int) -> Inputs:
 def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Tensor) -> Interval | Reason:
     if not measure.statistics:
         return Reason("exact: reads weights only")
-    if measure.interval_reason:
-        return Reason(measure.interval_reason)
+    if why := measure.why_no_interval(knobs):
+        return Reason(why)
     blocks = tuple(sorted({block for side in sides for state in side.states.values() for block in state.blocks}))
     if len(blocks) < FEWEST_BLOCKS:
         return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")

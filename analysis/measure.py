@@ -112,6 +112,7 @@ class Measure:
     plug_in: bool
     slow: bool
     slow_if: Mapping[str, Any] = field(default_factory=dict)
+    no_interval_if: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
     null: Callable[..., Chance | Reason] | None = None
 
     def chance(self, function: Callable[..., Chance | Reason]) -> Callable[..., Chance | Reason]:
@@ -126,6 +127,11 @@ class Measure:
         """True when, with these knobs, it does not belong in the lane of short questions."""
         settled = self.settle(knobs)
         return self.slow or any(settled[name] == value for name, value in self.slow_if.items())
+
+    def why_no_interval(self, knobs: Mapping[str, Any]) -> str | None:
+        """The reason for having no interval, ever or with these settled knobs; None if it has one."""
+        reasons = (told.get(knobs[name]) for name, told in self.no_interval_if.items())
+        return self.interval_reason or next(filter(None, reasons), None)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -171,12 +177,14 @@ def measure(
     plug_in: bool = False,
     slow: bool = False,
     slow_if: Mapping[str, Any] | None = None,
+    no_interval_if: Mapping[str, Mapping[Any, str]] | None = None,
 ) -> Callable[[Callable], Measure]:
     """Register the decorated function as a measure under its own name.
 
     `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft
     router. `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short
-    questions; `slow_if` does so for these values of its knobs.
+    questions; `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that leave
+    no interval and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
 
     Returns:
         A decorator that gives the registered `Measure`.
@@ -193,12 +201,9 @@ def measure(
         sides = tuple(p for p in inputs if p in SIDES + STEPS)
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
-        if unknown := set(slow_if or {}) - {knob.name for knob in knobs}:
-            raise BadDeclaration(
-                f"measure {name!r}: slow_if names {sorted(unknown)}; its knobs: {[k.name for k in knobs]}"
-            )
+        _check_knobs(name, knobs, slow_if or {}, no_interval_if or {})
         about = (title, question, unit, family, source)
-        rules = (interval, null, needs_selection, plug_in, slow, dict(slow_if or {}))
+        rules = (interval, null, needs_selection, plug_in, slow, dict(slow_if or {}), dict(no_interval_if or {}))
         _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
         return _REGISTRY[name]
 
@@ -223,6 +228,18 @@ def _check(
         raise BadDeclaration(
             f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}"
         )
+
+
+def _check_knobs(
+    name: str, knobs: tuple[Knob, ...], slow_if: Mapping[str, Any], no_interval_if: Mapping[str, Mapping[Any, str]]
+) -> None:
+    known = {knob.name: knob for knob in knobs}
+    for said, names in (("slow_if", set(slow_if)), ("no_interval_if", set(no_interval_if))):
+        if unknown := names - set(known):
+            raise BadDeclaration(f"measure {name!r}: {said} names {sorted(unknown)}; its knobs: {list(known)}")
+    for knob, reasons in no_interval_if.items():
+        if unknown := set(reasons) - set(known[knob].choices or reasons):
+            raise BadDeclaration(f"measure {name!r}: no_interval_if has {sorted(unknown)}, no choice of {knob!r}")
 
 
 @cache

@@ -30,6 +30,7 @@ def describe(measure: Measure) -> dict[str, Any]:
         "slow_if": dict(measure.slow_if),
         "caveat": measure.caveat,
         "interval_reason": measure.interval_reason,
+        "no_interval_if": {knob: dict(reasons) for knob, reasons in measure.no_interval_if.items()},
         "null_reason": measure.null_reason,
     }
 

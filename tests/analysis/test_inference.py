@@ -98,6 +98,13 @@ def test_an_expert_seen_in_one_block_only_has_no_bounds_and_the_interval_says_wh
     assert lost >= 18 and result.caveats[-1] == caveat
 
 
+def test_an_interval_is_withheld_for_the_knob_values_that_leave_it_no_guide(world):
+    measure = dataclasses.replace(get("expert_load"), no_interval_if={"count": {"served": "a planted reason"}})
+    found = {count: evaluate(measure, world.inputs_for(measure), {"count": count}) for count in ("selected", "served")}
+    assert isinstance(found["selected"].interval, Interval)
+    assert found["served"].interval == Reason("a planted reason")
+
+
 def test_a_value_that_is_undefined_anyway_is_not_said_to_lack_an_interval(world):
     measure = dataclasses.replace(
         get("expert_load"), function=lambda counts, *, count: counts["selected"].sum(0).double().where(LEFT, math.nan)
