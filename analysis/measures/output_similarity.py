@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from scipy.stats import beta
+from scipy.stats import t as student
 from torch import Tensor
 
 from analysis import beside
@@ -15,6 +16,7 @@ from analysis.cosines import off_diagonal, row_cosines
 from analysis.measure import Chance, Values, measure
 from analysis.slopes import without_tokens
 from analysis.statistic import State
+from analysis.statistics.output_sums import DRAWS
 
 Likeness = Literal["angular", "cosine"]
 Of = Literal["same token", "mean output"]
@@ -76,30 +78,49 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
 
 @output_similarity.chance
 def null(output_sums: State, *, likeness: Likeness, of: Of, generator: torch.Generator) -> Chance:
-    """Two unrelated directions, one per expert.
+    """Two experts that write to unrelated output directions and otherwise answer as they do.
+
+    `same token`: a band for each pair, from the likeness of one to the other after each of 8 fixed shuffles of the
+    output dimensions, signs too, on the same tokens. Tokens on which an expert says much the same count as few, which
+    no division by the root of their number would know. `mean output`: two unrelated directions.
 
     Returns:
-        In the unit of the likeness: mean and 95 % band for two different experts; 1 on the diagonal.
+        In the unit of the likeness: mean and 95 % band for two different experts; 1 on the diagonal. NaN where the
+        value is.
 
     Source:
+        Ours: the mean cosine of unrelated directions is 0 by symmetry, its spread the root mean square of the draws;
+        Student t on as many degrees of freedom as there are shuffles, since the two orders of a pair may draw the same.
         The squared cosine of independent uniform directions is Beta(1/2, (d - 1)/2).
     """
     model, same = output_sums.shape.model, torch.eye(beside.count(output_sums.shape), dtype=torch.bool)
-    edge = math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2))
-    centre, low, high = (
-        torch.where(same, torch.ones(()).double(), _in_unit(torch.tensor(cosine, dtype=torch.float64), likeness))
-        for cosine in (0.0, -edge, edge)
-    )
-    how = f"two unrelated directions in {model} dimensions"
-    how += "; an average over tokens that differ is narrower" if of == "same token" else ""
+    unrelated = 0.0 if likeness == "cosine" else 0.5
+    if of == "same token":
+        half = float(student.ppf(0.975, DRAWS)) * _spread(output_sums, likeness, unrelated)
+        half = half.clamp(max=1.0 if likeness == "cosine" else 0.5)
+        how = f"the same answers with output dimensions shuffled, signs too: {DRAWS} draws a pair, Student t"
+    else:
+        edge = torch.tensor(math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2)), dtype=torch.float64)
+        half = edge if likeness == "cosine" else edge.asin() / math.pi
+        how = f"two unrelated directions in {model} dimensions"
+    bounds = (torch.full_like(half, unrelated), unrelated - half, unrelated + half)
+    centre, low, high = (torch.where(same, torch.ones_like(bound), bound) for bound in bounds)
     return Chance(centre, low, high, how)
+
+
+def _spread(output_sums: State, likeness: Likeness, unrelated: float) -> Float[Tensor, "layer every every"]:
+    """Root mean square, over shuffles and both orders of a pair, of how far its mean likeness is from `unrelated`."""
+    squares = []
+    for side in ("", "shared_"):
+        tokens = output_sums[f"{side}pairs"].sum(0).double()
+        drawn = output_sums[f"{side}drawn_{likeness}"].sum(0) / tokens[..., None]
+        squares.append((drawn - unrelated).square().mean(-1))
+    routed, shared = squares
+    own = output_sums["shared_alone"].sum(0).double() * 0  # the diagonal, which has no band
+    return beside.bordered((routed + routed.mT) / 2, shared, own).sqrt()
 
 
 def _bordered(output_sums: State, name: str) -> Float[Tensor, "layer every every"]:
     """Sums of all pairs; a token is exactly like itself, so the shared expert with itself is a count."""
     arrays = (output_sums[name], output_sums[f"shared_{name}"], output_sums["shared_alone"])
     return beside.bordered(*(array.sum(0).double() for array in arrays))
-
-
-def _in_unit(cosine: Tensor, likeness: Likeness) -> Tensor:
-    return cosine if likeness == "cosine" else 1 - cosine.acos() / math.pi

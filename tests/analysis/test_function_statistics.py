@@ -202,7 +202,7 @@ OLMOE = Shape(tuple(map(str, range(16))), experts=64, top_k=8, model=2048, hidde
     ("name", "megabytes"),
     [
         ("slope_sums", 273),
-        ("output_sums", 282),
+        ("output_sums", 349),
         ("centroid_sums", 271),
         ("score_gate_pairs", 13),
         ("score_gate_tokens", 8),
