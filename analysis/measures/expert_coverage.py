@@ -85,25 +85,37 @@ def expert_coverage(
 def null(
     prompt_counts: State, *, count: str, by: Unit, enough: int, missing: float, generator: torch.Generator
 ) -> Chance | Reason:
-    """What blind routing of as many tokens would need.
+    """What blind routing of as many tokens would need; of `served`, if it drops as large a share of its selections.
 
     Returns:
-        Mean and central 95 % band, the same for every layer.
+        Mean and central 95 % band, the same for every layer unless they differ in what they drop.
 
     Source:
-        Ours: exact draws of k distinct experts per token.
+        Ours: exact draws of k distinct experts per token, each of which is dropped with the same chance.
     """
     found = blind_loads(prompt_counts, generator, per_prompt=by == "prompts", draws=DRAWS)
     if isinstance(found, Reason):
         return found
     loads, how = found
+    kept = _kept(prompt_counts, count)
+    how += ", each kept with the chance that it was served in its layer" if bool((kept < 1).any()) else ""
     # Without a case for prompts that have no tokens, they are still prompts to be drawn.
     total = len(prompt_counts.prompts) if by == "prompts" else int(prompt_counts["tokens"].sum())
-    seen = (loads > 0).sum(1) if by == "prompts" else loads[:, 0].long()
-    drawn = _needed(seen, total, by, enough, missing)
+    cases = []
+    for share in kept:
+        rest = torch.binomial(loads, share.expand_as(loads).contiguous(), generator=generator) if share < 1 else loads
+        seen = (rest > 0).sum(1) if by == "prompts" else rest[:, 0].long()
+        cases.append(_needed(seen, total, by, enough, missing))
+    drawn = torch.stack(cases, -1).squeeze(-1)
     if bool(drawn.isnan().any()):
         return Reason(f"blind routing of as many tokens leaves experts short in {int(drawn.isnan().sum())} of {how}")
-    return Chance(drawn.mean(), *central_band(drawn), how)
+    return Chance(drawn.mean(0), *central_band(drawn), how)
+
+
+def _kept(prompt_counts: State, count: str) -> Float[Tensor, " case"]:
+    """The share of its selections that each layer counts; one case if all count them all."""
+    share = layer_counts(prompt_counts, count).sum(-1).double() / layer_counts(prompt_counts, "selected").sum(-1)
+    return share if bool((share < 1).any()) else torch.ones(1, dtype=torch.float64)
 
 
 def _seen(prompt_counts: State, count: str, by: Unit) -> tuple[Int[Tensor, "layer expert"], int]:

@@ -11,13 +11,15 @@ from scipy.stats import binom, hypergeom
 from analysis.errors import BadKnob
 from analysis.inference import evaluate
 from analysis.measure import get
+from analysis.result import Reason
 
 MEASURE = get("expert_coverage")
 
 
-def asked(world, indices, lengths, experts=6, **knobs):
+def asked(world, indices, lengths, experts=6, served=None, **knobs):
     shape = dataclasses.replace(world.SHAPE, layers=("0",), experts=experts, top_k=indices.shape[-1])
     batch = dataclasses.replace(world.routes(shape=shape, lengths=lengths), indices=indices[None])
+    batch = batch if served is None else dataclasses.replace(batch, served=served[None])
     side = world.Inputs(shape, {"prompt_counts": world.state_of("prompt_counts", [batch])})
     return evaluate(MEASURE, (side,), knobs)
 
@@ -111,6 +113,51 @@ def test_the_floor_in_prompts_is_that_of_blind_prompts_really_routed(enough, wor
     assert float(null.mean) == pytest.approx(np.mean(drawn), rel=0.02)
     inside = np.mean([float(null.low) <= value <= float(null.high) for value in drawn])
     assert inside >= 0.85
+
+
+@pytest.mark.parametrize("by", ["tokens", "prompts"])
+def test_blind_routing_that_drops_a_part_needs_what_the_null_says(by, world):
+    """Half of the selections dropped by coin: without the drops the null would need half as many tokens."""
+    values, means, inside = [], [], []
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        indices = torch.randint(0, 6, (480, 1), generator=generator)
+        served = torch.rand(480, 1, generator=generator) < 0.5
+        result = asked(world, indices, (6,) * 80, served=served, by=by, count="served")
+        values.append(result.values[0])
+        means.append(float(result.null.mean))
+        inside.append(float(result.null.low) <= values[-1] <= float(result.null.high))
+    assert np.mean(means) == pytest.approx(np.mean(values), rel=0.02)
+    assert sum(inside) >= 16
+    assert "each kept with the chance that it was served" in result.null.how
+
+
+def test_without_drops_what_was_served_needs_what_was_selected(world):
+    indices = skewed((6,) * 40)
+    served = torch.ones_like(indices) > 0
+    for by in ("tokens", "prompts"):
+        one, other = (
+            asked(world, indices, (6,) * 40, served=served, by=by, count=count).null for count in ("selected", "served")
+        )
+        np.testing.assert_array_equal([one.mean, one.low, one.high], [other.mean, other.low, other.high])
+        assert one.how == other.how
+
+
+def test_the_null_of_what_was_served_is_of_each_layer(world):
+    batch = world.routes(lengths=(40,) * 16)
+    half = torch.rand(batch.served[1].shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    served = torch.stack([torch.ones_like(half), half, torch.ones_like(half)])
+    state = world.state_of("prompt_counts", [dataclasses.replace(batch, served=served)])
+    result = evaluate(MEASURE, (world.Inputs(batch.shape, {"prompt_counts": state}),), {"count": "served"})
+    first, second, third = result.null.mean
+    assert first == third < second / 1.8
+    assert (result.null.low <= result.values).all() and (result.values <= result.null.high).all()
+
+
+def test_nothing_served_has_no_null(world):
+    indices = torch.arange(80)[:, None] % 4
+    result = asked(world, indices, (10,) * 8, experts=4, served=torch.zeros_like(indices) > 0, count="served")
+    assert np.isnan(result.values).all() and isinstance(result.null, Reason)
 
 
 def test_knobs_out_of_range_are_refused(world):
