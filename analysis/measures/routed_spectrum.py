@@ -18,6 +18,8 @@ from analysis.subspaces import Cut, Weighting, cut, principal, row_counts, said,
 
 Of = Literal["inputs", "outputs"]
 DRAWS = 40
+OF_OUTPUTS = "Outputs are of the same tokens for all experts, each once: weighting and matched change nothing."
+OF_OUTPUT_RANKS = "Outputs are of the same tokens for all experts, each once: weighting, matched and n change nothing."
 
 
 @measure(
@@ -44,7 +46,9 @@ def routed_spectrum(
 
     `explained`: share of the first n variances; `participation`: (sum v)^2 / sum v^2; `entropy_rank`: exp of the
     entropy of v / sum v. Inputs are those of the tokens it served: g x (`scaled`), x counted g times (`weighted`) or x
-    (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all.
+    (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all, once
+    each: `weighting` and `matched` have no part in them. In a rank of inputs `n` says only how few rows are too few,
+    in one of outputs nothing.
 
     Formula:
         R_e = sum over i <= n of v_i / sum_i v_i;  v_1 >= v_2 >= ...: eigenvalues of the covariance of g x
@@ -72,7 +76,7 @@ def routed_spectrum(
         facts["rows per expert"] = int((expert_rows["hash"] != EMPTY).sum(-1).min())
         if not bool(shared.isnan().all()):
             facts["shared expert"] = float(spread(shared, quantity, size.axes).nanmean())
-        caveats = ()
+        caveats = (OF_OUTPUTS if quantity == "explained" else OF_OUTPUT_RANKS,)
     else:
         variances = torch.stack([found.variances for found in principal(routed_rows, size, weighting)])
         facts["rows per expert"] = size.rows if matched else f"{size.least} to {size.rows}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from analysis.correlation import Coefficient
@@ -16,6 +17,8 @@ from analysis.score_gate import mismatched as mean_mismatched
 from analysis.statistic import State
 
 DRAWS = 100
+NO_SIZE = "Within a token |x| is one number: there was nothing for the control of input size to take out."
+NO_EXCESS = "Within an expert its mean is one number: the excess probability correlates as the probability does."
 HIDDEN = "NaN: the router hides its scores, or fewer than three pairs, or all of them equal."
 
 
@@ -44,9 +47,9 @@ def router_gate_correlation(
 
     `activity`, over neurons: mean phi(z), |phi(z)|, mean |phi(z)|, |z|, share of z > 0. `pairs`: token and selected
     expert, or all experts. `pooled`: one coefficient over the layer, or the mean of those within each token or within
-    each expert. `excess probability` is minus the expert's mean. `control`: `mismatched` subtracts the same with every
-    other expert's gate; `input size` takes out |x|. Common tokens, at most 256; within experts over selected pairs, up
-    to 256 tokens that each served.
+    each expert. `excess probability` is minus the expert's mean, which changes nothing within experts. `control`:
+    `mismatched` subtracts the same with every other expert's gate; `input size` takes out |x|, which changes nothing
+    within tokens. Common tokens, at most 256; within experts over selected pairs, up to 256 tokens that each served.
 
     Formula:
         rho = Spearman correlation over all pairs (t, e selected by t) of s_te and a_te
@@ -83,7 +86,13 @@ def router_gate_correlation(
         facts |= {"mean matched": float(values.nanmean()), "mean mismatched": float(torch.stack(others).nanmean())}
         values = values - torch.stack(others)
     facts |= over_layers(values, score_gate_tokens.shape.layers, "highest")
-    return Values(values, facts=facts, caveats=(HIDDEN,) if bool(values.isnan().any()) else ())
+    return Values(values, facts=facts, caveats=_said(question, values))
+
+
+def _said(question: Question, values: Float[Tensor, " layer"]) -> tuple[str, ...]:
+    caveats = (NO_SIZE,) if question.pooled == "token" and question.control == "input size" else ()
+    caveats += (NO_EXCESS,) if question.pooled == "expert" and question.score == "excess probability" else ()
+    return (*caveats, HIDDEN) if bool(values.isnan().any()) else caveats
 
 
 @router_gate_correlation.chance

@@ -14,6 +14,7 @@ from analysis.signatures import NO_CORRECTION, Weighting, said, signatures, squa
 from analysis.statistic import State
 
 LEVEL = 0.05
+NOT_CORRECTED = "Combine weights carry no counting noise to correct for: these are the plain distances."
 ALONE = "NaN: a category with no other prompt has nothing to be far from."
 
 
@@ -57,6 +58,8 @@ def signature_outlier(prompt_counts: State, *, weighting: Weighting = "auto", co
     caveats = said(prompt_counts, weighting, shares)
     if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
         caveats += (NO_CORRECTION if _counted(prompt_counts, weighting) and corrected else ALONE,)
+    if corrected and not _counted(prompt_counts, weighting):
+        caveats += (NOT_CORRECTED,)
     return Values(values, axes, caveats, _facts(prompt_counts, values, own))
 
 

@@ -147,6 +147,27 @@ def test_a_correlation_that_is_only_the_size_of_x_is_taken_out(world):
     assert (plain > 0.8).all() and (np.abs(left) < 0.2).all()
 
 
+@pytest.mark.parametrize(
+    ("inert", "plain", "acting", "said"),
+    [
+        (("token", {"control": "input size"}), {"control": "none"}, "layer", "Within a token"),
+        (("expert", {"score": "excess probability"}), {"score": "probability"}, "token", "Within an expert"),
+    ],
+)
+def test_a_knob_that_changes_nothing_says_so_and_is_silent_where_it_acts(inert, plain, acting, said, world):
+    side, _ = side_of(world)
+    pooled, asks = inert
+    told, same, heard = (
+        asked("router_gate_correlation", side, pairs="all", pooled=by, **knobs)
+        for by, knobs in ((pooled, asks), (pooled, plain), (acting, asks))
+    )
+    np.testing.assert_allclose(told.values, same.values, rtol=0, atol=1e-12)
+    assert [c.startswith(said) for c in told.caveats[1:]] == [True]
+    assert len(same.caveats) == len(heard.caveats) == 1
+    apart = asked("router_gate_correlation", side, pairs="all", pooled=acting, **plain)
+    assert (np.abs(heard.values - apart.values) > 1e-4).any()
+
+
 def test_hidden_scores_are_nan_with_a_reason(world):
     side, _ = side_of(world, lambda b: dataclasses.replace(b, logits=torch.full_like(b.logits, torch.nan)))
     for name in ("router_gate_correlation", "rank_profile"):

@@ -1,6 +1,7 @@
 """Planted spectra, through statistic, measure and framework: known variances, few directions, few rows."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ def outputs(experts, shared=None):
     return State("expert_rows", shape, HELD, {**state.arrays, "output": output, "shared": own})
 
 
-def spectrum(clouds, everything=None, given=None, shared=None, **knobs):
-    state = routed(clouds)
+def spectrum(clouds, everything=None, given=None, shared=None, weights=None, **knobs):
+    state = routed(clouds, weights)
     everything = torch.cat(clouds) if everything is None else everything
     states = {"routed_rows": state, "common_rows": common(everything), "expert_rows": outputs(given or clouds, shared)}
     return evaluate(get("routed_spectrum"), (Inputs(state.shape, states),), {"n": N, **knobs})
@@ -64,6 +65,21 @@ def test_a_collapsed_expert_has_no_spectrum_and_a_duplicate_the_same():
     assert any("all the same" in caveat for caveat in found.caveats)
     given = spectrum([x, x], given=[x, torch.ones_like(x)], of="outputs", shared=x)
     assert np.isnan(given.values[0, 1]) and given.facts["shared expert"] == given.values[0, 0]
+
+
+def test_knobs_that_have_no_part_in_outputs_are_named_and_those_that_have_are_not():
+    clouds = [cloud(span(e, 6), e, rows=r, noise=0.3) for e, r in enumerate((60, 90, 12))]
+    given, g = [cloud(span(e, 6), e) for e in range(3)], torch.rand(90, dtype=torch.float64, generator=generator(4))
+    changes = {"weighting": "plain", "matched": False, "n": 2}
+    ask = lambda **knobs: spectrum(clouds, given=given, weights=[g[: len(x)] for x in clouds], **knobs)  # noqa: E731
+    for quantity in ("explained", "participation"):
+        for of in ("inputs", "outputs"):
+            plain, inert = ask(of=of, quantity=quantity), set()
+            for knob, value in changes.items():
+                other = ask(of=of, quantity=quantity, **{knob: value}).values
+                inert |= {knob} if np.array_equal(other, plain.values, equal_nan=True) else set()
+            said = " ".join(c for c in plain.caveats if c.endswith("change nothing."))
+            assert inert == set(re.findall(r"\b(?:weighting|matched|n)\b", said)), (quantity, of)
 
 
 def test_fewer_rows_alone_lower_a_rank():

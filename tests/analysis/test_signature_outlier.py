@@ -82,6 +82,14 @@ def test_the_band_is_student_s_for_one_more_prompt_of_the_others(world):
     np.testing.assert_allclose(result.null.high[7, 0], members.mean() + half)
 
 
+def test_weights_have_nothing_to_correct_and_say_so(world):
+    ask = lambda **knobs: evaluate(MEASURE, drawn(world, (20,) * 12), knobs)  # noqa: E731
+    plain, same = ask(weighting="weight"), ask(weighting="weight", corrected=True)
+    np.testing.assert_array_equal(plain.values, same.values)
+    said = [any("no counting noise" in c for c in found.caveats) for found in (plain, same, ask(corrected=True))]
+    assert said == [False, True, False]
+
+
 def test_a_copy_is_no_company():
     """Without its copy the first prompt has only the third to be near to."""
     selected = [[[4, 0, 0]], [[4, 0, 0]], [[0, 4, 0]]]
