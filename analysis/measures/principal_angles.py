@@ -9,15 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analysis.cosines import off_diagonal
-from analysis.manifolds.grassmann import all_pair_angles, geodesic, random_angles
+from analysis.linalg import orthonormal
+from analysis.manifolds.grassmann import all_pair_angles, geodesic
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import central_band
+from analysis.nulls import central_band, random_rows
 from analysis.result import Axis, Reason
 from analysis.statistic import State
 from analysis.subspaces import Weighting, bases, cut, row_counts, said, why_nan
 
 Pair = Literal["mean", "nearest", "farthest"]
-DRAWS = 2000
+DRAWS, FEWEST = 1000, 200
+_DRAWN_ANGLES = 200_000
 
 
 @measure(
@@ -51,8 +53,9 @@ def principal_angles(
         Björck & Golub 1973; Liu 2026, arXiv 2605.16349, for the subspaces.
 
     Caveat:
-        The smallest of several angles is well under a right angle even between unrelated subspaces, and the nearest of
-        many pairs is near by selection: compare with the band, which is that of one random pair.
+        The smallest of several angles is well under a right angle even between unrelated subspaces: compare with the
+        band, which is that of a mean over pairs of them. It is narrow, and experts that share tokens, or a few strong
+        directions of all inputs, lie below it for that reason alone. The nearest of many pairs is near by selection.
     """
     size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
     layers = [all_pair_angles(axes) for axes in bases(routed_rows, size, weighting)]
@@ -72,21 +75,47 @@ def principal_angles(
 def null(
     routed_rows: State, *, n: int, pair: Pair, weighting: Weighting, matched: bool, generator: torch.Generator
 ) -> Chance | Reason:
-    """Angles of one pair of independent uniformly random subspaces.
+    """Angles between as many independent uniformly random subspaces as a layer has experts, averaged over their pairs.
 
     Returns:
-        Mean and central 95 % band of each angle; none for a pair that was selected for its distance.
+        Mean and central 95 % band of each mean angle, layer by layer; NaN for a layer with fewer than two known
+        experts. None for a pair that was selected for its distance.
 
     Source:
-        Ours, drawn from the matrix-variate Beta.
+        Ours, drawn. A mean over pairs is far narrower than one pair, and pairs that share an expert are not independent
+        of each other, so whole layers are drawn.
     """
     if pair != "mean":
         return Reason(f"the {pair} of all pairs is so by selection; the mean over pairs has a band")
     model = routed_rows.shape.model
-    axes = cut(row_counts(routed_rows), n, model, matched).axes
-    drawn = random_angles(axes, model, DRAWS, generator)
-    how = f"{DRAWS:,} pairs of random {axes}-dimensional subspaces in {model} dimensions"
-    return Chance(drawn.mean(0), *central_band(drawn), how)
+    size = cut(row_counts(routed_rows), n, model, matched)
+    known = [int((~axes.isnan().flatten(1).any(-1)).sum()) for axes in bases(routed_rows, size, weighting)]
+    most = max(known, default=0)
+    drawn = _drawn(most, size.axes, model, generator)
+    layers = [_means(drawn, experts) for experts in known]
+    mean, low, high = (torch.stack(part) for part in zip(*[(d.mean(0), *central_band(d)) for d in layers], strict=True))
+    how = f"means over all pairs of {most} random {size.axes}-dimensional subspaces in {model} dimensions, "
+    return Chance(mean, low, high, how + f"{len(drawn):,} times")
+
+
+def _drawn(experts: int, n: int, model: int, generator: torch.Generator) -> list[Float[Tensor, "expert expert n"]]:
+    """Angles of all pairs of random subspaces; fewer draws where pairs are many, whose mean varies the less."""
+    draws = min(DRAWS, max(FEWEST, _DRAWN_ANGLES // max(1, experts * experts * n)))
+    first, second = torch.triu_indices(experts, experts, 1)
+    found = []
+    for _ in range(draws):
+        axes = orthonormal(random_rows(1, experts * n, model, generator)[0].unflatten(0, (experts, n)))
+        angles = torch.full((experts, experts, n), torch.nan, dtype=torch.float64)
+        # By arccos: a band needs no small angle to its last digit.
+        angles[first, second] = torch.linalg.svdvals(axes[first] @ axes[second].mT).clamp(max=1).arccos()
+        found.append(angles)
+    return found
+
+
+def _means(drawn: list[Float[Tensor, "expert expert n"]], experts: int) -> Float[Tensor, "draw n"]:
+    """The mean over all pairs of the first so many subspaces of each draw."""
+    first, second = torch.triu_indices(experts, experts, 1)
+    return torch.stack([angles[first, second].mean(0) for angles in drawn])  # NaN without a pair
 
 
 def _of_layer(angles: Float[Tensor, "pair angle"], pair: Pair) -> Float[Tensor, " angle"]:

@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
 
 from analysis.errors import BadKnob, UnknownName
 from analysis.inference import evaluate
@@ -205,31 +204,6 @@ def test_a_quarter_of_the_tokens_widens_the_interval(name, world):
             found.append(np.nanmean(interval.high - interval.low))
         widths.append(np.mean(found))
     assert widths[1] > 1.3 * widths[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
-def test_blind_slots_fall_into_the_null_band_at_the_nominal_rate(name, world):
-    """One cell per draw, so that draws are independent: 60 of them, judged by the binomial."""
-    measure, inside, draws = get(name), 0, 60
-    if measure.null is None:
-        assert measure.null_reason
-        return
-    for seed in range(draws):
-        result = evaluate(measure, world.inputs_for(measure, 100 + seed, lengths=(30,) * 16), {})
-        low, high = (np.broadcast_to(x, result.values.shape) for x in (result.null.low, result.null.high))
-        cell = _cell(result, seed)
-        inside += low[cell] - 1e-9 <= result.values[cell] <= high[cell] + 1e-9
-    least, most = binom.ppf([0.001, 0.999], draws, 0.95)
-    assert least <= inside <= most, f"{inside} of {draws}"
-
-
-def _cell(result, seed):
-    """A cell off the diagonal, another one at each draw."""
-    cells = [
-        c for c in np.ndindex(result.values.shape) if len(c) < 2 or c[-1] != c[-2] or "_b" not in result.axes[-1].name
-    ]
-    return cells[(seed * 7) % len(cells)]
 
 
 @pytest.mark.parametrize("name", EVERY)

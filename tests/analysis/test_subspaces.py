@@ -9,6 +9,7 @@ import torch
 
 from analysis.errors import BadKnob
 from analysis.inference import evaluate
+from analysis.manifolds.grassmann import random_angles
 from analysis.measure import Inputs, get
 from analysis.result import Reason
 from analysis.subspaces import cut, halves, split_half
@@ -206,6 +207,36 @@ def test_unrelated_experts_fall_into_the_band():
         assert values.mean() == pytest.approx(np.broadcast_to(result.null.mean, (1, 12, 12))[0, 0, 1], rel=0.03), name
     assert ask("subspace_overlap", routed(clouds)).null.mean[0, 1] == pytest.approx(N / MODEL)
     assert isinstance(ask("principal_angles", routed(clouds), pair="farthest").null, Reason)
+
+
+@pytest.mark.slow
+def test_the_mean_over_pairs_of_unrelated_experts_has_a_band_of_its_own():
+    """The fewer experts, the wider."""
+    measure, held, widths = get("principal_angles"), [], []
+    knobs = measure.settle({"n": N})
+    for seed in range(8):
+        for start, experts in ((0, 3), (3, 9)):
+            spans = (span(20 * seed + start + e) for e in range(experts))
+            state = routed([cloud(axes, e, noise=0.01) for e, axes in enumerate(spans)])
+            chance = measure.null(state, **knobs, generator=generator(seed))
+            values = measure.function(state, **knobs).values
+            assert chance.low.shape == values.shape
+            held.append(((chance.low <= values) & (values <= chance.high)).numpy())
+            widths.append(float((chance.high - chance.low).mean()))
+    assert 0.88 < np.mean(held) < 0.995
+    one = random_angles(N, MODEL, 2000, generator(0)).std(0).mean()
+    # Pairs of uniformly random subspaces are independent two by two: the variance of a mean is that of one by number.
+    for width, pairs in ((np.mean(widths[::2]), 3), (np.mean(widths[1::2]), 36)):
+        assert width / (2 * 1.96 * float(one) / math.sqrt(pairs)) == pytest.approx(1, abs=0.08)
+
+
+def test_experts_that_share_a_little_are_outside_the_band_of_the_mean():
+    shared = span(0)[:1]
+    clouds = [cloud(torch.cat([shared, span(e + 1)[1:]]), e, noise=0.01) for e in range(8)]
+    result = ask("principal_angles", routed(clouds))
+    assert (result.values < result.null.low)[0, 0]
+    few = ask("principal_angles", routed(clouds[:1]))
+    assert np.isnan(few.null.low).all() and np.isnan(few.values).all()
 
 
 def test_the_nearest_and_the_farthest_pair_bracket_the_mean():

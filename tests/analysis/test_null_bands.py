@@ -1,0 +1,91 @@
+"""Whether the band of every null holds blind slots as often as it says: neither too narrow nor too wide."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from analysis.inference import evaluate
+from analysis.measure import get, measures
+from analysis.result import Null
+
+# A null whose band is not meant to hold 95 % of blind slots, and why; "" is for all knobs. As of 2026-11-29.
+NOT_NOMINAL = {
+    ("centroid_trajectory", "centroid=weighted"): "halves of eight blocks of prompts: 89.1 % are inside, just too few",
+    ("dead_experts", ""): "a whole number that is 0 in every draw, and the band ends at 0",
+    ("expert_contrast", ""): "one band for all experts, of the largest of their differences, as it says",
+    ("expert_coverage", "count=served"): "how many are dropped is drawn anew, though the value is of as many as were",
+    ("expert_coverage", "by=prompts"): "each prompt uses each expert: the same number in every draw",
+    ("grassmann_distance", "form=score"): "blind slots have no score but for a handful of cells",
+    ("principal_angles", ""): "the band is of unrelated subspaces; blind experts share tokens, which a mean shows",
+}
+DEFAULTS_ONLY = ("router_gate_correlation", "signature_classifier")
+"""Whose choices together take minutes."""
+DRAWS = 60
+NULLS = sorted(name for name, measure in measures().items() if measure.null is not None)
+
+
+def choices_of(name):
+    """Defaults, and every choice of every knob but those that take minutes."""
+    measure = get(name)
+    for knob in measure.knobs if name not in DEFAULTS_ONLY else ():
+        for choice in knob.choices or ((True, False) if knob.kind == "bool" else ()):
+            if choice != knob.default and measure.slow_if.get(knob.name) != choice:
+                yield {knob.name: choice}
+    yield {}
+
+
+def outside_the_band(result):
+    """Whether each cell that has a number lies outside, those on the diagonal left out."""
+    low, high = (np.broadcast_to(bound, result.values.shape) for bound in (result.null.low, result.null.high))
+    there = ~np.isnan(result.values)
+    if result.axes and result.axes[-1].name.endswith("_b"):
+        there &= ~np.eye(result.values.shape[-1], dtype=bool)
+    return ~((low - 1e-9 <= result.values) & (result.values <= high + 1e-9))[there]
+
+
+def at_the_nominal_rate(outside):
+    """A mean over cells varies no more than one cell a layer does, and the three layers of a draw are independent."""
+    trials = min(len(outside), 3 * DRAWS)
+    least, most = binom.ppf([0.001, 0.999], trials, 0.05) / trials
+    return max(least, 1 / trials) <= np.mean(outside) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NULLS)
+def test_blind_slots_fall_into_the_null_band_at_the_nominal_rate(name, world):
+    """All cells of 60 independent draws, at every choice of every knob: too wide a band is as wrong as a narrow one."""
+    # Without its interval, which is most of the time and no part of this.
+    measure = dataclasses.replace(get(name), interval_reason="not asked for")
+    choices = [knobs for knobs in choices_of(name) if not {(name, ""), (name, written(knobs))} & NOT_NOMINAL.keys()]
+    found = {written(knobs): [] for knobs in choices}
+    for seed in range(DRAWS if choices else 0):
+        sides = world.inputs_for(measure, 100 + seed, lengths=(30,) * 16)
+        for knobs in choices:
+            result = evaluate(measure, sides, knobs)
+            if isinstance(result.null, Null):
+                found[written(knobs)].append(outside_the_band(result))
+    rates = {knobs: np.concatenate(each) for knobs, each in found.items() if each}
+    wrong = {
+        knobs: f"{each.mean():.4f}" for knobs, each in rates.items() if len(each) and not at_the_nominal_rate(each)
+    }
+    assert not wrong
+    assert rates or not choices
+
+
+def written(knobs):
+    return ",".join(f"{name}={choice}" for name, choice in knobs.items())
+
+
+def test_a_band_without_end_and_one_of_half_the_width_are_not_at_the_nominal_rate():
+    cells = torch.randn(3 * DRAWS, generator=torch.Generator().manual_seed(0)).numpy()
+    assert at_the_nominal_rate(np.abs(cells) > 1.96)
+    for edge in (np.inf, 1.96 * 2, 1.96 / 2):
+        assert not at_the_nominal_rate(np.abs(cells) > edge)
+
+
+def test_every_excuse_is_of_a_choice_that_exists():
+    known = {(name, written(knobs)) for name in NULLS for knobs in choices_of(name)}
+    assert NOT_NOMINAL.keys() <= known
