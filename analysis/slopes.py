@@ -97,18 +97,6 @@ def shuffled_down(jacobians: MeanJacobians, order: Int[Tensor, " expert"], gener
     return replace(jacobians, down=down, beside=beside)
 
 
-def squared_norms(images: Float[Tensor, "expert probe model"]) -> Float[Tensor, "expert probe"]:
-    """|J v|^2 of each expert along each probe.
-
-    Returns:
-        In squared units of the Jacobian, float64.
-
-    Source:
-        Ours.
-    """
-    return images.double().square().sum(-1)
-
-
 def _settled(
     weights: Weights,
     sums: list[Float[Tensor, "layer expert hidden"]],

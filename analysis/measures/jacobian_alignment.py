@@ -16,6 +16,7 @@ from analysis.nulls import central_band
 from analysis.slopes import mean_jacobians, shuffled_down, token_counts, without_tokens
 from analysis.slots import Layered
 from analysis.statistic import State
+from analysis.token_jacobians import PAIRS, drawn_spread
 
 Tokens = Literal["common", "served", "each"]
 Baseline = Literal["random experts", "shuffled outputs"]
@@ -55,7 +56,8 @@ def jacobian_alignment(
     Formula:
         A_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F);  J_e = W_down (diag(a) W_gate + diag(b) W_up)
         a, b: d phi / d gate and d phi / d up of each hidden neuron, mean over the common tokens (`served`: e's own).
-        each: sum_t tr(J_e(x_t)'J_f(x_t)) / sqrt(sum_t |J_e(x_t)|^2 sum_t |J_f(x_t)|^2), by one probe per token.
+        each: sum_t tr(J_e(x_t)'J_f(x_t)) / sqrt(sum_t |J_e(x_t)|^2 sum_t |J_f(x_t)|^2), each term by
+        (J_e(x_t) v_t)'(J_f(x_t) v_t), v_t the probe of the token: one of 4096 fixed ones, by its hash.
 
     Returns:
         Layer by expert by expert, -1 to 1; the diagonal is 1. NaN for an expert without tokens. Where a shared expert
@@ -69,7 +71,9 @@ def jacobian_alignment(
 
     Caveat:
         Any two independently initialised experts are near 0: a low value alone is no sign of specialisation. Compare it
-        with the null and with step 0. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
+        with the null and with step 0. The null of random experts takes gate and up projections for unrelated: where
+        they are alike (upcycled models) chance is wider, sqrt(1 + d/h) times for equal normal ones of h neurons; the
+        null of shuffled outputs keeps them. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
         served tokens, experts are compared on different inputs.
     """
     shape = slope_sums.shape
@@ -110,17 +114,24 @@ def null(
 ) -> Chance:
     """Independent random experts, or these experts with each one's output dimensions shuffled, signs too.
 
+    For `each`, both keep the tokens' slopes and probes, so the noise of the probes is in the band; down projections are
+    random, or outputs turned at random.
+
     Returns:
         Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal.
 
     Source:
-        Ours: for a down projection with independent normal entries the variance of the cosine is 1/d^2 whatever the
-        rest of the expert; shuffled: drawn.
+        Ours: for down projections of independent normal entries the variance of the cosine is <G_e, G_f> / (d tr G_e
+        tr G_f), G = A'A of the inner map A = diag(a) W_gate + diag(b) W_up. If the inner maps are unrelated too that is
+        1/d^2; if they are the same normal one, 1/d^2 + 1/(dh), for h hidden neurons. Shuffled and `each`: drawn.
     """
     same = torch.eye(beside.count(slope_sums.shape), dtype=torch.bool)
-    if baseline == "random experts":
+    if tokens == "each":
+        spread, how = _spread_of_each(slope_sums, baseline)
+        centre, low, high = torch.zeros_like(spread), -spread, spread
+    elif baseline == "random experts":
         spread, model = 1.96 / slope_sums.shape.model, slope_sums.shape.model
-        how = f"independent random experts: sd {'at most ' if tokens == 'each' else ''}1/{model}"
+        how = f"independent random experts, their gate and up projections unrelated too: sd 1/{model}"
         centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (0.0, -spread, spread))
     else:
         weights = (gate_weight, up_weight, down_weight)
@@ -132,6 +143,17 @@ def null(
         how = f"{len(drawn[0])} pairs a layer of experts with shuffled output dimensions"
     centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in (centre, low, high))
     return Chance(centre, low, high, how)
+
+
+def _spread_of_each(slope_sums: State, baseline: Baseline) -> tuple[Float[Tensor, "layer every every"], str]:
+    """Half the width of the band, one for pairs of routed experts and one for pairs with the shared expert."""
+    shape, kind = slope_sums.shape, 0 if baseline == "random experts" else 1
+    routed = drawn_spread(slope_sums["drawn"].sum(0), shape.model)[:, kind, None, None]
+    shared = drawn_spread(slope_sums["shared_drawn"].sum(0), shape.model)[..., kind, None]
+    routed, own = routed.expand(-1, shape.experts, shape.experts), shared.expand(-1, -1, shared.shape[1])
+    spread = 1.96 * beside.bordered(routed, shared.expand(-1, -1, shape.experts), own).sqrt()
+    what = "down projections are random" if kind == 0 else "outputs are turned at random"
+    return spread, f"experts of these slopes and probes whose {what}: sd of {PAIRS} drawn pairs a layer"
 
 
 def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generator) -> Float[Tensor, " pair"]:
@@ -148,7 +170,7 @@ def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generat
 
 
 def _facts_of_each(slope_sums: State) -> dict[str, int | float | str]:
-    return {"method": "probes", "probes": int(slope_sums["probed"].sum((0, 2)).min())}
+    return {"method": "probes", "probes": int(slope_sums["common"].sum(0).min())}
 
 
 def _facts_of_method(errors: list[float]) -> dict[str, int | float | str]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from analysis.beside import members, parted
 from analysis.common_tokens import chunks, common_tokens
 from analysis.expert import Expert
-from analysis.jacobians import probes
 from analysis.precision import working_dtype
 from analysis.served import served_pairs
 from analysis.slots import BLOCKS, LayerBatch, block_of_token
 from analysis.statistic import Spec, statistic
-
-PROBES = 8
-"""Fixed directions that per-token Jacobians are multiplied by; each common token takes one of them, by its hash."""
+from analysis.token_jacobians import PAIRS, drawn_pairs, mixed, seen, sketched_energy, token_probes
 
 _ROWS = 128
 _CELL, _WIDE = ("block", "layer", "expert"), ("block", "layer", "expert", "hidden")
@@ -33,8 +29,9 @@ _BESIDE, _SHARED = ("block", "layer", "beside"), ("block", "layer", "shared")
         "common": Spec(("block", "layer"), torch.int64),
         "common_gate": Spec(_WIDE, routed=False),
         "common_up": Spec(_WIDE, routed=False),
-        "probed": Spec(("block", "layer", PROBES), torch.int64),
+        "energy": Spec(_CELL, routed=False),
         "products": Spec((*_CELL, "expert_b"), routed=False),
+        "drawn": Spec(("block", "layer", 2, 3, PAIRS)),
         "shared_served": Spec(_BESIDE, torch.int64),
         "shared_gate": Spec(_SHARED),
         "shared_up": Spec(_SHARED),
@@ -42,18 +39,21 @@ _BESIDE, _SHARED = ("block", "layer", "beside"), ("block", "layer", "shared")
         "shared_common_up": Spec(_SHARED),
         "shared_products": Spec((*_BESIDE, "expert"), routed=False),
         "shared_square": Spec((*_BESIDE, "beside_b")),
+        "shared_drawn": Spec(("block", "layer", "beside", 2, 3, PAIRS)),
     },
 )
 def slope_sums(batch: LayerBatch) -> dict[str, Tensor]:
     """Sums of d phi / d gate and d phi / d up, over served tokens and, of every expert, over the common tokens.
 
-    On the common tokens also `products`: sums of <J_e(x) v, J_f(x) v> with one probe v per token, whose expectation
-    over probes is the sum of <J_e(x), J_f(x)>; `probed` counts the tokens of each probe. A shared expert serves every
-    token: its sums are `shared_*`, `shared_products` those with each routed expert.
+    On the common tokens also `products`: sums of <J_e(x) v, J_f(x) v> with a probe v of each token's own, whose
+    expectation over probes is the sum of <J_e(x), J_f(x)>; `drawn`, such products of random pairs of experts of the
+    same slopes and probes, in one output dimension of a random down projection (first) or of outputs turned at random
+    (second), and both mean squares; and `energy`, sums of |J_e(x)|^2 between fixed directions. A shared expert
+    serves every token: its sums are `shared_*`, `shared_products` those with each routed expert.
 
     Returns:
         `served` and `common` count tokens; slopes without unit for a gate like SiLU (`gate` is 0 without one), one
-        number per hidden neuron; `products` in squared units of the Jacobian.
+        number per hidden neuron; `products` and `energy` in squared units of the Jacobian.
 
     Source:
         Slopes: ours, from the closed form of the mean Jacobian (Liu 2026, arXiv 2605.16349); probes: Hutchinson 1990.
@@ -88,25 +88,38 @@ def served_slopes(batch: LayerBatch) -> dict[str, Tensor]:
 def _of_common(batch: LayerBatch) -> dict[str, Tensor]:
     every, experts, device = members(batch), batch.shape.experts, batch.expert_input.device
     rows, hashes = common_tokens(batch)
-    probe, block = hashes % PROBES, block_of_token(batch.prompts, batch.keys)[rows]
-    sums = torch.zeros(2, BLOCKS, experts, batch.shape.hidden, dtype=torch.float64, device=device)
-    shared = torch.zeros(2, BLOCKS, batch.shape.shared, dtype=torch.float64, device=device)
-    products = torch.zeros(BLOCKS, len(every), len(every), dtype=torch.float64, device=device)
-    directions = probes(batch.shape.model, PROBES).to(device)
+    block, order = block_of_token(batch.prompts, batch.keys)[rows], _by_size(every[:experts])
+    zeros = lambda *size: torch.zeros(*size, dtype=torch.float64, device=device)  # noqa: E731
+    sums, shared = zeros(2, BLOCKS, experts, batch.shape.hidden), zeros(2, BLOCKS, batch.shape.shared)
+    energy, products = zeros(BLOCKS, experts), zeros(BLOCKS, len(every), len(every))
+    drawn = zeros(BLOCKS, len(every) - experts + 1, 2, 3, PAIRS)
     for part in chunks(torch.arange(len(rows), device=device)):
-        x, images = batch.expert_input[rows[part]], []
+        x, images, mixes = batch.expert_input[rows[part]], [], []
+        v = token_probes(batch.shape.model, hashes[part])
         for index, expert in enumerate(every):
-            slopes, image = _slopes_and_image(expert, x, directions[probe[part]])
-            images.append(image)
-            _add(sums[:, :, index] if index < experts else shared, block[part], slopes)
-        each = torch.stack(images, 1)
-        products.index_add_(0, block[part], (each @ each.mT).double())
-    probed = torch.bincount(block * PROBES + probe, minlength=BLOCKS * PROBES).view(BLOCKS, PROBES)
-    common = torch.bincount(block, minlength=BLOCKS)
-    found = {"common": common, "common_gate": sums[0], "common_up": sums[1], "probed": probed}
+            exact = expert.to(working_dtype(expert.up))
+            found = seen(exact, x.to(exact.up.dtype), v.to(exact.up.dtype))
+            images.append(found.image)
+            mixes.append(mixed(found, order.index(index) if index < experts else index))
+            _add(sums[:, :, index] if index < experts else shared, block[part], found.slopes)
+            if index < experts:
+                each = sketched_energy((exact.gate, exact.up, exact.down), found.slopes)
+                energy[:, index].index_add_(0, block[part], each)
+        image, ranked = torch.stack(images, 1), torch.stack([mixes[index] for index in order], 1)
+        products.index_add_(0, block[part], (image @ image.mT).double())
+        for place, beside in enumerate([None, *mixes[experts:]]):
+            drawn[:, place].index_add_(0, block[part], drawn_pairs(ranked, beside))
+    found = {"common": torch.bincount(block, minlength=BLOCKS), "energy": energy}
+    found |= {"common_gate": sums[0], "common_up": sums[1]}
+    found |= {"shared_common_gate": shared[0], "shared_common_up": shared[1]}
+    found |= {"drawn": drawn[:, 0], "shared_drawn": drawn[:, 1:]}
     names = ("products", "shared_products", "shared_square")
-    found |= dict(zip(names, parted(products, experts), strict=True))
-    return found | {"shared_common_gate": shared[0], "shared_common_up": shared[1]}
+    return found | dict(zip(names, parted(products, experts), strict=True))
+
+
+def _by_size(experts: list[Expert]) -> list[int]:
+    """An order in which a new numbering draws the same."""
+    return torch.stack([expert.down.float().norm() for expert in experts]).argsort(stable=True).tolist()
 
 
 def _of_shared(batch: LayerBatch) -> dict[str, Tensor]:
@@ -130,16 +143,3 @@ def _add(
     for total, slope in zip(sums, slopes, strict=True):
         if slope is not None:
             total.index_add_(0, block, slope.double())
-
-
-def _slopes_and_image(
-    expert: Expert, x: Float[Tensor, "row model"], v: Float[Tensor, "row model"]
-) -> tuple[tuple[Float[Tensor, "row hidden"] | None, Float[Tensor, "row hidden"]], Float[Tensor, "row model"]]:
-    """The slopes at x, and J(x) v from the same slopes."""
-    expert = expert.to(working_dtype(expert.up))
-    x, v = x.to(expert.up.dtype), v.to(expert.up.dtype)
-    gate, up = expert.slopes_each(x)
-    inner = up * F.linear(v, expert.up)
-    if gate is not None and expert.gate is not None:
-        inner = inner + gate * F.linear(v, expert.gate)
-    return (gate, up), F.linear(inner, expert.down)

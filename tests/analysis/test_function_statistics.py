@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from analysis.common_tokens import ONE_IN, common_tokens
 from analysis.gate_activity import ACTIVITIES, gate_activity
-from analysis.jacobians import probes
 from analysis.sampling import ROWS, token_hash
 from analysis.slots import Shape
-from analysis.statistics.slope_sums import PROBES
+from analysis.token_jacobians import token_probes
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -70,14 +69,19 @@ def test_slopes_are_the_derivatives_of_phi(world, batch):
 def test_products_are_those_of_each_tokens_jacobians_along_its_probe(world, batch):
     state = world.state_of("slope_sums", [batch])
     rows, hashes = common_tokens(batch)
-    directions = probes(world.SHAPE.model, PROBES)
-    expected = torch.zeros(6, 6).double()
-    for row, hash in zip(rows.tolist(), hashes.tolist(), strict=True):
-        x, v = batch.expert_input[row], directions[hash % PROBES]
+    expected, directions = torch.zeros(6, 6).double(), token_probes(world.SHAPE.model, hashes)
+    for row, v in zip(rows.tolist(), directions, strict=True):
+        x = batch.expert_input[row]
         images = torch.stack([jacrev(lambda y, e=e: e(y[None])[0])(x) @ v for e in batch.experts])
         expected += images @ images.T
     torch.testing.assert_close(layer_of(state, "products"), expected, **CLOSE)
-    assert torch.equal(layer_of(state, "probed"), torch.bincount(hashes % PROBES, minlength=PROBES))
+
+
+def test_energy_is_that_of_each_tokens_jacobian(world, batch):
+    state, x = world.state_of("slope_sums", [batch]), batch.expert_input[common_tokens(batch)[0]]
+    for expert, found in zip(batch.experts, layer_of(state, "energy"), strict=True):
+        jacobians = torch.stack([jacrev(lambda y, e=expert: e(y[None])[0])(row) for row in x])
+        torch.testing.assert_close(found, jacobians.square().sum(), **CLOSE)
 
 
 def test_experts_without_a_gate_have_slopes_by_up_alone(world, batch):
@@ -201,7 +205,7 @@ OLMOE = Shape(tuple(map(str, range(16))), experts=64, top_k=8, model=2048, hidde
 @pytest.mark.parametrize(
     ("name", "megabytes"),
     [
-        ("slope_sums", 273),
+        ("slope_sums", 279),
         ("output_sums", 349),
         ("centroid_sums", 271),
         ("score_gate_pairs", 13),

@@ -10,10 +10,10 @@ from torch.func import jacrev, vmap
 from torch.nn import functional as F
 
 from analysis.common_tokens import common_tokens
-from analysis.jacobians import MeanJacobians, cosines, gram, probes
+from analysis.jacobians import MeanJacobians, cosines, gram
 from analysis.statistic import get as get_statistic
 from analysis.statistic import statistics
-from analysis.statistics.slope_sums import PROBES
+from analysis.token_jacobians import token_probes
 from tests.analysis.beside import EXPERTS, MEASURES, WIDE, ask, side_of, wide_expert, with_shared
 
 COPIED = 3
@@ -55,7 +55,9 @@ def test_a_shared_expert_that_is_a_copy_is_aligned_with_the_copied_one_and_no_ot
     np.testing.assert_allclose(found.values[:, -1, COPIED], 1, atol=1e-12)
     np.testing.assert_allclose(found.values[:, -1, :-1], found.values[:, COPIED, :-1], atol=1e-12)
     assert (np.delete(np.abs(found.values[:, -1, :-1]), COPIED, 1) < 0.9).all()
-    assert found.facts["mean with the shared expert (last row)"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
+    assert found.facts["mean with the shared expert (last row)"] == pytest.approx(
+        found.values[:, -1, :-1].mean(), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("of", ["same token", "mean output"])
@@ -74,7 +76,9 @@ def test_means_over_pairs_stay_those_of_routed_experts(copied):
         routed_pairs = found.values[:, first, second]
         assert found.facts["mean over pairs"] == pytest.approx(routed_pairs.mean(), abs=1e-12)
         assert found.facts["pairs"] == routed_pairs.size
-        assert found.facts["mean with the shared expert (last row)"] == pytest.approx(found.values[:, -1, :-1].mean(), abs=1e-12)
+        assert found.facts["mean with the shared expert (last row)"] == pytest.approx(
+            found.values[:, -1, :-1].mean(), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("tokens", ["common", "served"])
@@ -96,13 +100,13 @@ def test_the_closed_form_is_autograds_mean_whatever_the_shared_experts_width(wid
 
 def test_products_of_each_token_are_those_of_its_own_jacobians(wide):
     side, batches = wide
-    found, directions = ask("jacobian_alignment", side, tokens="each").values, probes(5, PROBES)
+    found = ask("jacobian_alignment", side, tokens="each").values
     for layer, batch in enumerate(batches):
         rows, hashes = common_tokens(batch)
         x, total = batch.expert_input[rows], torch.zeros(EXPERTS + 1, EXPERTS + 1).double()
         each = torch.stack([jacobians_at(expert, x) for expert in [*batch.experts, batch.shared]], 1)
-        for jacobians, hash in zip(each, hashes.tolist(), strict=True):
-            images = jacobians @ directions[hash % PROBES]
+        for jacobians, v in zip(each, token_probes(5, hashes), strict=True):
+            images = jacobians @ v
             total += images @ images.mT
         norms = total.diagonal().sqrt()
         np.testing.assert_allclose(found[layer], total / norms[:, None] / norms, **CLOSE)
