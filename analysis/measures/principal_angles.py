@@ -100,6 +100,8 @@ def null(
 
 def _drawn(experts: int, n: int, model: int, generator: torch.Generator) -> list[Float[Tensor, "expert expert n"]]:
     """Angles of all pairs of random subspaces; fewer draws where pairs are many, whose mean varies the less."""
+    if experts < 2:  # no pair to draw
+        return [torch.full((experts, experts, n), torch.nan, dtype=torch.float64)]
     draws = min(DRAWS, max(FEWEST, _DRAWN_ANGLES // max(1, experts * experts * n)))
     first, second = torch.triu_indices(experts, experts, 1)
     found = []
