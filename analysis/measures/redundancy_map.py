@@ -125,7 +125,8 @@ def null(
         Mean and 95 % band per coordinate, the same for all pairs.
 
     Source:
-        Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d where gate and up projections are unrelated.
+        Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d where the
+        experts' gate and up projections are unrelated.
     """
     experts, model = slope_sums.shape.experts, slope_sums.shape.model
     draws = max(1, 2 * _PAIRS // (experts * (experts - 1)))

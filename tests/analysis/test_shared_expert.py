@@ -182,7 +182,8 @@ def test_the_routed_experts_part_of_the_table_is_what_it_is_without_a_shared_exp
         np.testing.assert_allclose(cut, getattr(part.interval, bound), **CLOSE)
     for fact in part.facts.keys() - DRAWN:
         told = part.facts[fact]
-        assert whole.facts[fact] == (told if isinstance(told, str) else pytest.approx(told, rel=1e-9, nan_ok=True)), fact
+        told = told if isinstance(told, str) else pytest.approx(told, rel=1e-9, nan_ok=True)
+        assert whole.facts[fact] == told, fact
 
 
 @every_case
