@@ -3,7 +3,7 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.lab.balancing import BiasRule, Scope, balance_loss, bias_step
 from analysis.lab.router import LearnedRouter, Router

@@ -10,9 +10,12 @@ from typing import Any, ClassVar, Literal, no_type_check
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
-from transformers import initialization as init
+from transformers.generation.utils import GenerationMixin
+from transformers.initialization import normal_, zeros_
 from transformers.integrations.moe import use_experts_implementation
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.auto.configuration_auto import AutoConfig
+from transformers.models.auto.modeling_auto import AutoModel, AutoModelForCausalLM
 from transformers.models.olmoe.configuration_olmoe import OlmoeConfig
 from transformers.models.olmoe.modeling_olmoe import (
     OlmoeAttention,
@@ -118,9 +121,9 @@ class LabMoePreTrainedModel(PreTrainedModel):
         if isinstance(module, OlmoeExperts | Router):
             for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if tensor.dim() > 1 and _drawn(module, name):
-                    init.normal_(tensor, mean=0.0, std=std)
+                    normal_(tensor, mean=0.0, std=std)
                 elif tensor.dim() == 1:
-                    init.zeros_(tensor)
+                    zeros_(tensor)
 
 
 class LabMoeModel(LabMoePreTrainedModel):

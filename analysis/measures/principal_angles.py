@@ -20,6 +20,7 @@ from analysis.subspaces import Weighting, bases, cut, row_counts, said, why_nan
 Pair = Literal["mean", "nearest", "farthest"]
 DRAWS, FEWEST = 1000, 200
 _DRAWN_ANGLES = 200_000
+_HELD_NUMBERS = 1_000_000  # of the random rows, at a time
 
 
 @measure(
@@ -98,26 +99,26 @@ def null(
     return Chance(mean, low, high, how + f"{len(drawn):,} times")
 
 
-def _drawn(experts: int, n: int, model: int, generator: torch.Generator) -> list[Float[Tensor, "expert expert n"]]:
+def _drawn(experts: int, n: int, model: int, generator: torch.Generator) -> Float[Tensor, "draw expert expert n"]:
     """Angles of all pairs of random subspaces; fewer draws where pairs are many, whose mean varies the less."""
     if experts < 2:  # no pair to draw
-        return [torch.full((experts, experts, n), torch.nan, dtype=torch.float64)]
-    draws = min(DRAWS, max(FEWEST, _DRAWN_ANGLES // max(1, experts * experts * n)))
+        return torch.full((1, experts, experts, n), torch.nan, dtype=torch.float64)
+    draws = min(DRAWS, max(FEWEST, _DRAWN_ANGLES // (experts * experts * n)))
     first, second = torch.triu_indices(experts, experts, 1)
-    found = []
-    for _ in range(draws):
-        axes = orthonormal(random_rows(1, experts * n, model, generator)[0].unflatten(0, (experts, n)))
-        angles = torch.full((experts, experts, n), torch.nan, dtype=torch.float64)
+    found = torch.full((draws, experts, experts, n), torch.nan, dtype=torch.float64)
+    at_once = max(1, _HELD_NUMBERS // (experts * n * min(experts * n, model)))
+    for start in range(0, draws, at_once):
+        part = found[start : start + at_once]
+        axes = orthonormal(random_rows(len(part), experts * n, model, generator).unflatten(1, (experts, n)))
         # By arccos: a band needs no small angle to its last digit.
-        angles[first, second] = torch.linalg.svdvals(axes[first] @ axes[second].mT).clamp(max=1).arccos()
-        found.append(angles)
+        part[:, first, second] = torch.linalg.svdvals(axes[:, first] @ axes[:, second].mT).clamp(max=1).arccos()
     return found
 
 
-def _means(drawn: list[Float[Tensor, "expert expert n"]], experts: int) -> Float[Tensor, "draw n"]:
+def _means(drawn: Float[Tensor, "draw expert expert n"], experts: int) -> Float[Tensor, "draw n"]:
     """The mean over all pairs of the first so many subspaces of each draw."""
     first, second = torch.triu_indices(experts, experts, 1)
-    return torch.stack([angles[first, second].mean(0) for angles in drawn])  # NaN without a pair
+    return drawn[:, first, second].mean(1)  # NaN without a pair
 
 
 def _of_layer(angles: Float[Tensor, "pair angle"], pair: Pair) -> Float[Tensor, " angle"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 
 import numpy as np
@@ -41,9 +42,8 @@ def umap_coordinates(
     with warnings.catch_warnings():
         # Two promises of umap-learn's that do not concern us: no inverse transform, and its dependencies' deprecations.
         warnings.simplefilter("ignore")
-        import umap
-
-        fit = umap.UMAP(
+        # By name: a type checker would read the compiler behind it, half a minute for one call.
+        fit = importlib.import_module("umap").UMAP(
             n_neighbors=max(2, min(neighbours, count - 1)),
             metric="precomputed",
             # The spectral start needs more points than an eigensolver wants for so few.

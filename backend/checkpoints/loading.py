@@ -11,7 +11,7 @@ from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers.modeling_utils import PreTrainedModel
 
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -24,8 +24,11 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         Refusal: It cannot be loaded whole.
         Conflict: Its files changed since its headers were read.
     """
-    from transformers import AutoModel, AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        AutoModel,
+        AutoModelForCausalLM,
+    )
 
     from analysis.lab.model import MODEL_TYPE, register
 
@@ -57,7 +60,7 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """The tokenizer beside the weights; raises `Refusal` if there is none."""
-    from transformers import AutoTokenizer
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     _check_error(checkpoint)
     if not any((Path(checkpoint.folder) / name).is_file() for name in _VOCABULARIES):

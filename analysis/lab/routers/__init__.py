@@ -4,7 +4,7 @@ import importlib
 import inspect
 import pkgutil
 
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.errors import BadDeclaration, UnknownName
 from analysis.lab.router import Router

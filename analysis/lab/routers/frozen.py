@@ -1,7 +1,7 @@
 """Softmax top-k over random rows that nothing trains: how much of a geometry needs no learned router."""
 
 import torch
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.lab.router import SoftmaxTopKRouter
 

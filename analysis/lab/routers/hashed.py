@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.errors import GeometryError
 from analysis.lab.router import Router

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.errors import TooFew
 from analysis.lab.balanced import BalancedByBias

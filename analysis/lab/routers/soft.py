@@ -3,7 +3,7 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.errors import BadKnob
 from analysis.lab.router import SoftmaxTopKRouter
