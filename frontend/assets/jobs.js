@@ -4,7 +4,8 @@
   const MOST_STREAMS = 3;
   const streams = new Map();
   const states = new Map();
-  const told = new Set();
+  const told = new Map();
+  const AGAIN = 10000;
   const waitedFor = new Map();
   const over = (job) => job && !["waiting", "running"].includes(job.state);
   // setting a property of a component that is not (or no longer) on the page throws inside the renderer
@@ -26,11 +27,13 @@
   const finish = ({ key, jobs }) => {
     const ended = jobs.filter((id) => over(states.get(id)));
     const mark = key + ended.join();
-    if (!ended.length || told.has(mark)) return;
-    told.add(mark);
+    const whole = ended.length === jobs.length;
+    // A plate that still waits for jobs which have all ended did not hear of it: it is told again, or it would wait for ever.
+    if (!ended.length || (told.has(mark) && !(whole && Date.now() - told.get(mark) > AGAIN))) return;
+    told.set(mark, Date.now());
     const all = waitedFor.get(key) ?? new Set();
     ended.forEach((id) => all.add(id));
-    ended.length === jobs.length ? waitedFor.delete(key) : waitedFor.set(key, all);
+    whole ? waitedFor.delete(key) : waitedFor.set(key, all);
     const failed = [...all].map((id) => states.get(id)).filter((j) => j.state === "failed").map((j) => j.message || "The job failed without a word.");
     set({ type: "finished", key }, { data: { at: Date.now(), failed } });
   };
