@@ -13,6 +13,9 @@ import httpx
 from frontend.answer import Answer, decode_arrow, decode_json
 
 ARROW = "application/vnd.apache.arrow.stream"
+IDLE_SECONDS = 2.0
+"""How long an unused connection is kept. A server closes one after 5 s or more (uvicorn's own time): a request sent at
+that moment would be lost, and httpx's own 5 s made it happen."""
 
 
 class Refusal(Exception):
@@ -68,7 +71,7 @@ class Client:
     """The backend's API as coroutines. Lists that every panel of a page needs are kept for a second."""
 
     def __init__(self, base_url: str, transport: httpx.AsyncBaseTransport | None = None):
-        limits = httpx.Limits(max_connections=64)
+        limits = httpx.Limits(max_connections=64, keepalive_expiry=IDLE_SECONDS)
         self._http = httpx.AsyncClient(
             base_url=f"{base_url}/api/v1", timeout=httpx.Timeout(60, connect=5), transport=transport, limits=limits
         )

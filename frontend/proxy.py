@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Iterable
 import httpx
 from starlette.types import Message, Receive, Scope, Send
 
+from frontend.client import IDLE_SECONDS
+
 HOP_BY_HOP = {
     b"connection",
     b"keep-alive",
@@ -33,7 +35,7 @@ class Proxy:
     def __init__(self, base_url: str, transport: httpx.AsyncBaseTransport | None = None):
         self.base_url = base_url
         timeout = httpx.Timeout(None, connect=5)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS)
         self._http = httpx.AsyncClient(timeout=timeout, transport=transport, limits=limits, follow_redirects=False)
 
     async def close(self) -> None:

@@ -18,6 +18,8 @@ from backend.settings import Settings
 FRONTEND_PORT = 8050
 START_SECONDS = 180.0
 GRACE_SECONDS = 3
+KEEP_ALIVE_SECONDS = 30
+"""Longer than any client keeps an idle connection (httpx 5 s, ours 2 s), so that none sends into one being closed."""
 STOP_SECONDS = 20.0
 
 
@@ -34,7 +36,8 @@ def serve(
 
     # One worker: one process owns the store. An open event stream would hold a graceful stop for ever.
     options: dict[str, Any] = {"factory": True, "workers": 1, "log_level": "warning"}
-    uvicorn.run("backend.app:create_app", host=host, port=port, timeout_graceful_shutdown=GRACE_SECONDS, **options)
+    options |= {"timeout_graceful_shutdown": GRACE_SECONDS, "timeout_keep_alive": KEEP_ALIVE_SECONDS}
+    uvicorn.run("backend.app:create_app", host=host, port=port, **options)
 
 
 def up(

@@ -3,7 +3,9 @@ import json
 
 import httpx
 import pytest
+import uvicorn
 
+from frontend.client import IDLE_SECONDS, Client
 from frontend.proxy import Proxy
 from tests.frontend.fake_backend import create_fake
 
@@ -66,6 +68,32 @@ async def test_a_backend_that_is_away_is_a_502_problem():
     assert start["status"] == 502 and json.loads(body)["status"] == 502 and "127.0.0.1:9" in json.loads(body)["detail"]
     assert dict(start["headers"])[b"content-type"] == b"application/problem+json"
     await proxy.close()
+
+
+async def test_no_request_goes_into_a_connection_that_the_backend_may_be_closing():
+    assert uvicorn.Config("none").timeout_keep_alive > 2 * IDLE_SECONDS
+    used = []
+
+    async def serve_once(reader, writer):
+        """Closes without a word when a second request comes, as a server does at the end of its patience."""
+        await reader.readuntil(b"\r\n\r\n")
+        used.append(writer)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(serve_once, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    proxy, client = Proxy(address), Client(address)
+    for _ in range(2):
+        start, body = await call(proxy, scope_of("GET", "/api/v1/health"))
+        assert (start["status"], body) == (200, b"ok")
+        assert (await client._send("GET", "/health")).text == "ok"
+        await asyncio.sleep(IDLE_SECONDS + 0.1)
+    assert len(used) == 4
+    await proxy.close()
+    await client.close()
+    server.close()
 
 
 async def test_hop_by_hop_headers_stay_here_and_others_pass():
