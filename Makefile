@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help install up test check check-types check-laws bench test-compose chromium clean
 
+# A machine that forbids them compiles a thousand modules anew in each of some twenty processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin

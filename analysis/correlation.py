@@ -37,8 +37,8 @@ def average_ranks(values: Float[Tensor, "*group point"]) -> Float[Tensor, "*grou
 
 
 def correlation(
-    a: Float[Tensor, "group point"], b: Float[Tensor, "group point"], coefficient: Coefficient
-) -> Float[Tensor, " group"]:
+    a: Float[Tensor, "*#group point"], b: Float[Tensor, "*#group point"], coefficient: Coefficient
+) -> Float[Tensor, "*group"]:
     """The coefficient of each group's points; a point counts where both values are there.
 
     Returns:
@@ -48,9 +48,10 @@ def correlation(
         Spearman 1904 (average ranks), Pearson 1895, Kendall 1945 (tau-b).
     """
     missing = a.isnan() | b.isnan()
-    a, b = a.double().masked_fill(missing, math.nan), b.double().masked_fill(missing, math.nan)
+    a, b = a.double().where(~missing, math.nan), b.double().where(~missing, math.nan)
     if coefficient == "kendall":
-        return torch.stack([_tau(x, y) for x, y in zip(a, b, strict=True)])
+        pairs = zip(a.flatten(0, -2), b.flatten(0, -2), strict=True)
+        return torch.stack([_tau(x, y) for x, y in pairs]).view(a.shape[:-1])
     if coefficient == "spearman":
         a, b = average_ranks(a), average_ranks(b)
     a, b = (x - x.nanmean(-1, keepdim=True) for x in (a, b))
@@ -59,7 +60,7 @@ def correlation(
 
 
 def partial(
-    both: Float[Tensor, "*group"], a_third: Float[Tensor, "*group"], b_third: Float[Tensor, "*group"]
+    both: Float[Tensor, "*#group"], a_third: Float[Tensor, "*#group"], b_third: Float[Tensor, "*#group"]
 ) -> Float[Tensor, "*group"]:
     """The coefficient that is left between a and b when what each shares with a third is taken out.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +19,10 @@ Pairs = Literal["selected", "all"]
 Pooled = Literal["layer", "token", "expert"]
 Control = Literal["none", "mismatched", "input size"]
 
-Points = tuple[Float[Tensor, "group point"], Float[Tensor, "group point"], Float[Tensor, "group point"]]
+Points = tuple[Float[Tensor, "group point"], Float[Tensor, "*pairing group point"], Float[Tensor, "group point"]]
 """Scores, gate answers and |x|, one row per group that is correlated on its own; NaN where there is no point."""
+AT_ONCE = 2**21
+"""Points that are correlated in one go: 16 MB a number."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Question:
     coefficient: Coefficient
     control: Control
 
-    def value(self, points: Points) -> Float[Tensor, ""]:
+    def value(self, points: Points) -> Float[Tensor, "*pairing"]:
         """Mean over groups of the coefficient, |x| taken out if asked for."""
         score, activity, size = points
         found = correlation(score, activity, self.coefficient)
@@ -42,7 +44,7 @@ class Question:
         if self.control == "input size" and self.pooled != "token":
             sizes = (correlation(side, size, self.coefficient) for side in (score, activity))
             found = partial(found, *sizes)
-        return found.nanmean()
+        return found.nanmean(-1)
 
     def chosen(self, activity: Float[Tensor, "*point activity"]) -> Float[Tensor, "*point"]:
         """The answer that is asked for."""
@@ -50,9 +52,9 @@ class Question:
 
 
 def token_points(
-    sample: State, layer: int, question: Question, partner: Int[Tensor, " expert"] | None = None
+    sample: State, layer: int, question: Question, partner: Int[Tensor, "*pairing expert"] | None = None
 ) -> Points:
-    """Points from common tokens; with `partner`, expert i's scores meet the gate of expert `partner[i]`.
+    """Points from common tokens; with `partner`, expert i's scores meet the gate of expert `partner[..., i]`.
 
     Returns:
         As `Points`, grouped as the question pools.
@@ -66,11 +68,11 @@ def token_points(
     if question.pairs == "selected":
         score = score.masked_fill(sample["selected"][layer][there] != 1, torch.nan)
     activity = question.chosen(sample["activity"][layer][there])
-    activity = activity if partner is None else activity[:, partner]
+    activity = activity if partner is None else activity[:, partner].movedim(0, -2)
     size = sample["size"][layer][there].double()[:, None].expand_as(score)
     if question.pooled == "layer":
         known = ~score.isnan()
-        return score[known][None], activity[known][None], size[known][None]
+        return score[known][None], activity[..., known][..., None, :], size[known][None]
     if question.pooled == "token":
         return score, activity, size
     return score.mT, activity.mT, size.mT
@@ -141,5 +143,21 @@ def mismatched(sample: State, layer: int, question: Question) -> Float[Tensor, "
     Source:
         Ours: what is left when the pairing carries nothing.
     """
-    found = [question.value(token_points(sample, layer, question, p)) for p in mismatches(sample, layer)]
-    return torch.stack(found).nanmean()
+    return of_pairings(sample, layer, question, mismatches(sample, layer)).nanmean()
+
+
+def of_pairings(
+    sample: State, layer: int, question: Question, partners: Iterable[Int[Tensor, " expert"]]
+) -> Float[Tensor, " pairing"]:
+    """The coefficient of each pairing, as many at once as fit.
+
+    Returns:
+        -1 to 1 each.
+
+    Source:
+        Ours.
+    """
+    every = torch.stack(list(partners))
+    there = int((sample["block"][layer] >= 0).sum())
+    parts = every.split(max(1, AT_ONCE // max(1, there * every.shape[-1])))
+    return torch.cat([question.value(token_points(sample, layer, question, part)) for part in parts])

@@ -12,7 +12,17 @@ from analysis.loads import over_layers
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.result import Reason
-from analysis.score_gate import Control, Pairs, Pooled, Question, Score, pair_points, shuffles, token_points
+from analysis.score_gate import (
+    Control,
+    Pairs,
+    Pooled,
+    Question,
+    Score,
+    of_pairings,
+    pair_points,
+    shuffles,
+    token_points,
+)
 from analysis.score_gate import mismatched as mean_mismatched
 from analysis.statistic import State
 
@@ -121,12 +131,8 @@ def null(
         return Reason("the mismatched experts, which are its null, are already taken out")
     centre, low, high = [], [], []
     for layer in range(len(score_gate_tokens.shape.layers)):
-        drawn = torch.stack(
-            [
-                question.value(token_points(score_gate_tokens, layer, question, partner))
-                for partner in shuffles(score_gate_tokens, layer, DRAWS, generator)
-            ]
-        )
+        pairings = shuffles(score_gate_tokens, layer, DRAWS, generator)
+        drawn = of_pairings(score_gate_tokens, layer, question, pairings)
         centre.append(drawn.mean())
         for bound, found in zip((low, high), central_band(drawn), strict=True):
             bound.append(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from torch import Tensor
 
 from analysis.slots import RouteBatch
 
@@ -35,7 +36,7 @@ class RoutesChunk:
         layers, tokens, slots = batch.indices.shape
         keys = batch.keys
 
-        def per_token(values) -> np.ndarray:
+        def per_token(values: Tensor) -> np.ndarray:
             column = np.asarray(values.cpu())
             return np.broadcast_to(column[None, :, None], (layers, tokens, slots)).ravel()
 

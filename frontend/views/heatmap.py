@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from frontend.answer import Answer
 from frontend.scales import Scale
 from frontend.views.marks import T, canvas, label, positions, sparse
 from frontend.views.side import Side
@@ -76,7 +77,7 @@ def _cells(figure: go.Figure, side: Side, scale: Scale, column: int, few: bool) 
     )
 
 
-def _told(answer, i: int, j: int) -> str:
+def _told(answer: Answer, i: int, j: int) -> str:
     rows, columns = answer.axes
     where = f"{_named(rows.name, rows.labels[i])}, {_named(columns.name, columns.labels[j])}"
     chance = ""

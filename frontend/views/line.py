@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -18,6 +18,7 @@ from frontend.views.side import Side
 HEIGHT = 300
 TITLE = 36
 """Characters of an axis title that fit its height; a longer one takes two lines."""
+_Pick = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _panel(figure: go.Figure, sides: Sequence[Side], place: _Place, column: int 
         label(figure, x, min(max(y, bottom), top), text, ink, xshift=24, **place.row_col)
 
 
-def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick, place: _Place) -> None:
+def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick: _Pick, place: _Place) -> None:
     control = side.role in ("control", "context")
     interval, bars = side.answer.interval, None
     if interval is not None and not control:
@@ -111,14 +112,14 @@ def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick, place: _Plac
     )
 
 
-def _null(null: Band | None, values: np.ndarray, pick) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _null(null: Band | None, values: np.ndarray, pick: _Pick) -> tuple[np.ndarray | None, np.ndarray | None]:
     if null is None or not np.isfinite(null.low).any():
         return None, None
     low, high = pick(np.broadcast_to(null.low, values.shape)), pick(np.broadcast_to(null.high, values.shape))
     return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else (None, None)
 
 
-def _bounds(side: Side, pick) -> list[np.ndarray]:
+def _bounds(side: Side, pick: _Pick) -> list[np.ndarray]:
     band, shape = side.answer.interval, side.answer.values.shape
     if band is None or side.role == "control":
         return []

@@ -13,7 +13,7 @@ from analysis.gate_activity import ACTIVITIES, gate_activity
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
 from analysis.result import Reason
-from analysis.score_gate import mismatches, shuffles
+from analysis.score_gate import Question, mismatches, of_pairings, shuffles, token_points
 
 SCORE_GATE = ("score_gate_pairs", "score_gate_tokens")
 
@@ -43,7 +43,8 @@ def selected(batch, rows):
 def test_pooled_over_the_layer_it_is_scipys_spearman(world, activity, score):
     side, batches = side_of(world)
     found = {
-        pairs: asked("router_gate_correlation", side, activity=activity, score=score, pairs=pairs) for pairs in BOTH
+        pairs: asked("router_gate_correlation", side, activity=activity, score=score, pairs=pairs)
+        for pairs in ("all", "selected")
     }
     for layer, batch in enumerate(batches):
         rows, _ = common_tokens(batch)
@@ -54,9 +55,6 @@ def test_pooled_over_the_layer_it_is_scipys_spearman(world, activity, score):
             expected = stats.spearmanr(x.numpy(), y.numpy())[0]
             assert found[pairs].values[layer] == pytest.approx(float(expected), abs=1e-9)
     assert found["selected"].facts["pairs"] == sum(2 * len(common_tokens(b)[0]) for b in batches)
-
-
-BOTH = ("all", "selected")
 
 
 @pytest.mark.parametrize("coefficient", ["spearman", "pearson", pytest.param("kendall", marks=pytest.mark.slow)])
@@ -91,7 +89,7 @@ def scores_are_answers(batch):
 
 
 @pytest.mark.parametrize("pooled", ["layer", "token", "expert"])
-@pytest.mark.parametrize("pairs", BOTH)
+@pytest.mark.parametrize("pairs", ["all", "selected"])
 def test_a_router_that_reads_its_gates_correlates_perfectly_and_beyond_its_null(world, pairs, pooled):
     side, _ = side_of(world, scores_are_answers)
     if (pairs, pooled) == ("selected", "token"):  # two points a token are too few
@@ -127,6 +125,16 @@ def test_mismatches_meet_every_other_expert_once_and_renumbering_keeps_the_pairs
     moved = side_of(world, lambda batch: world.permute_experts(batch, order))[0].score_gate_tokens
     again = [(int(order[i]), int(order[j])) for i, j in seen[:6]]
     assert sorted(again) == sorted((i, int(j)) for i, j in enumerate(next(mismatches(moved, 0))))
+
+
+def test_pairings_correlated_in_parts_are_those_correlated_one_by_one(world, monkeypatch):
+    state = side_of(world)[0].score_gate_tokens
+    partners = [*shuffles(state, 0, 7, torch.Generator().manual_seed(1))]
+    monkeypatch.setattr("analysis.score_gate.AT_ONCE", 2 * int((state["block"][0] >= 0).sum()) * 6)
+    for pairs, pooled in (("selected", "layer"), ("selected", "expert"), ("all", "token"), ("all", "expert")):
+        question = Question("logit", "mean", pairs, pooled, "spearman", "input size")
+        singly = [float(question.value(token_points(state, 0, question, p))) for p in partners]
+        assert of_pairings(state, 0, question, partners).tolist() == pytest.approx(singly, abs=1e-12)
 
 
 def test_a_correlation_that_is_only_the_size_of_x_is_taken_out(world):
