@@ -65,6 +65,7 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
         facts={**raw.facts, **found},
         tokens=tokens,
         prompts=prompts,
+        arrays={name: array.detach().cpu().numpy() for name, array in raw.arrays.items()},
     )
 
 

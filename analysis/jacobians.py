@@ -205,13 +205,14 @@ def probes(model: int, count: int, seed: int = 0) -> Float[Tensor, "probe model"
     return torch.cat(frames)
 
 
-def sketched_cosines(
+def sketched_products(
     images: Float[Tensor, "expert probe model"],
 ) -> tuple[Float[Tensor, "expert expert"], Float[Tensor, "expert expert"]]:
-    """Cosines between Jacobians from their images of the same probes, and how far they may be off.
+    """Products of Jacobians from their images of the same probes, and how far the cosines may be off.
 
     Returns:
-        Cosines, -1 to 1, and their standard errors (jackknife over probes, NaN for one probe).
+        The Gram, in squared units of the Jacobian, and the standard errors of its cosines (jackknife over probes, NaN
+        for one probe).
 
     Source:
         <J_e, J_f> = E <J_e v, J_f v>: Hutchinson 1990; jackknife of a ratio: Efron & Stein 1981.
@@ -220,14 +221,14 @@ def sketched_cosines(
     whole, count = each.sum(0), len(each)
     without = cosines(whole - each)
     error = ((count - 1) / count * (without - without.mean(0)).square().sum(0)).sqrt()
-    return cosines(whole), torch.where(torch.tensor(count > 1), error, torch.nan)
+    return whole / count, torch.where(torch.tensor(count > 1), error, torch.nan)
 
 
-def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "every every"], float]:
-    """Cosines between all mean Jacobians of a layer, a shared expert's last, and how far a sketch may be off.
+def products(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "every every"], float]:
+    """The Gram of all mean Jacobians of a layer, a shared expert's last, and how far a sketch's cosines may be off.
 
     Returns:
-        -1 to 1, 1 on the diagonal; the largest standard error over pairs, 0 for exact values.
+        <J_e, J_f> in squared units of the Jacobian; the largest standard error of a cosine, 0 for exact values.
 
     Source:
         Liu 2026, arXiv 2605.16349. Exact costs E products [d, h] [h, d] and one of [E, d d] by its transpose.
@@ -235,6 +236,6 @@ def alignment(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "
     every, model = jacobians.every, jacobians.down.shape[1]
     cost = 2.0 * model * model * sum(own.down.shape[2] + len(every) for own, _ in every)
     if method == "exact" or (method == "auto" and cost <= AFFORDABLE):
-        return cosines(gram(jacobians)), 0.0
-    found, errors = sketched_cosines(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
+        return gram(jacobians), 0.0
+    found, errors = sketched_products(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
     return found, float(errors.nan_to_num().max())

@@ -69,12 +69,16 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Values:
-    """A measure's raw answer where a bare tensor is not enough: its own labels, caveats, facts, why there is a NaN."""
+    """A measure's raw answer where a bare tensor is not enough: its own labels, caveats, facts, why there is a NaN.
+
+    `arrays` are what the values were made from and others may build on, by name: they are kept beside the answer.
+    """
 
     values: Tensor
     axes: tuple[Axis, ...] | None = None
     caveats: tuple[str, ...] = ()
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ class Reason:
 class Result:
     """A measure's answer. `tokens` and `prompts` count what it is made of (0 where it reads weights only).
 
-    `facts` are single numbers that belong to the answer (trustworthiness, pairs used, dead experts).
+    `facts` are single numbers that belong to the answer (trustworthiness, pairs used, dead experts). `arrays` are what
+    the values were made from, by name: too large to travel with them, and no part of the JSON.
     """
 
     measure: str
@@ -67,6 +68,7 @@ class Result:
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     tokens: int = 0
     prompts: int = 0
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and strings, for `json.dumps`."""

@@ -31,6 +31,7 @@ from backend.runners.messages import (
     Task,
 )
 from backend.store import Store
+from backend.store.arrays import Artifact
 
 VERSIONED = ("moe-geometry", "torch", "transformers")
 MOST_NOTES = 3
@@ -108,9 +109,9 @@ class Answering:
         if self.price(question).passes:
             for number in range(len(question.checkpoints)):
                 self._capture(question, number, ticket)
-        result = self._evaluate(question, ticket)
+        result, arrays = self._evaluate(question, ticket)
         answer = Answer(result, self._provenance(question, result, time.monotonic() - start))
-        self._store.put_answer(question.key, answer)
+        self._store.put_answer(question.key, answer, arrays)
         return answer
 
     def cancel(self, ticket: Ticket) -> None:
@@ -156,7 +157,7 @@ class Answering:
         routes = (shard.work.routes, shard.routes) if shard.work.routes and shard.routes else None
         self._store.put_shard(about, shard.states, routes)
 
-    def _evaluate(self, question: Question, ticket: Ticket) -> Result:
+    def _evaluate(self, question: Question, ticket: Ticket) -> tuple[Result, Mapping[str, Artifact]]:
         plan = planner.plan(question, self._store)
         prompts = question.prompts.prompts if question.prompts else ()
         labels = {(p.id, text_digest(p.text)): p.category for p in prompts}
@@ -167,7 +168,8 @@ class Answering:
             if isinstance(message, ResultReady):
                 notes = self._store.notes([key for side in plan.sides for key in side.keys])
                 tokens = message.result.tokens or max((self._tokens(question, side) for side in plan.sides), default=0)
-                return replace(message.result, tokens=tokens, caveats=(*message.result.caveats, *_few(notes)))
+                caveats = (*message.result.caveats, *_few(notes))
+                return replace(message.result, tokens=tokens, caveats=caveats), message.arrays
         raise TaskFailed(f"{question.measure.name} ended without a result.")
 
     def _tokens(self, question: Question, side: planner.Side) -> int:

@@ -113,7 +113,7 @@ def grassmann_distance(
             _no_gap(f.variances, size.axes) for f in layers
         ),
     }
-    return Values(values, beside.axes(shape), caveats, facts | beside.fact(values, shape))
+    return Values(values, beside.axes(shape), caveats, facts | beside.fact(values, shape), {"bases": spans.float()})
 
 
 @grassmann_distance.chance

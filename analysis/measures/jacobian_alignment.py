@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis import beside
 from analysis.cosines import off_diagonal
-from analysis.jacobians import PROBES, MeanJacobians, Method, alignment, cosines
+from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, products
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.slopes import mean_jacobians, shuffled_down, token_counts, without_tokens
@@ -78,15 +78,16 @@ def jacobian_alignment(
     """
     shape = slope_sums.shape
     if tokens == "each":
-        products = [slope_sums[name].sum(0) for name in ("products", "shared_products", "shared_square")]
-        found, facts = cosines(beside.bordered(*products)), _facts_of_each(slope_sums)
-        counts = token_counts(slope_sums, "common")
+        sums = [slope_sums[name].sum(0) for name in ("products", "shared_products", "shared_square")]
+        counts, facts = token_counts(slope_sums, "common"), _facts_of_each(slope_sums)
+        gram = beside.bordered(*sums) / counts[:, :1, None]
     else:
         weights = (gate_weight, up_weight, down_weight)
         shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
-        layers = [alignment(j, method) for j in mean_jacobians(slope_sums, weights, tokens, shared)]
-        found = torch.stack([values for values, _ in layers])
+        layers = [products(j, method) for j in mean_jacobians(slope_sums, weights, tokens, shared)]
+        gram = torch.stack([values for values, _ in layers])
         facts, counts = _facts_of_method([error for _, error in layers]), token_counts(slope_sums, tokens)
+    found = cosines(gram)
     pairs = off_diagonal(beside.parted(found, shape.experts)[0])
     facts |= {
         "mean over pairs": float(pairs.nanmean()),
@@ -94,7 +95,8 @@ def jacobian_alignment(
         "pairs": int((~pairs.isnan()).sum()),
         "fewest tokens of a mean": int(counts.min()),
     } | beside.fact(found, shape)
-    return Values(found, beside.axes(shape), without_tokens(counts) or _flat(found), facts)
+    caveats = without_tokens(counts) or _flat(found)
+    return Values(found, beside.axes(shape), caveats, facts, {"gram": gram.float()})
 
 
 @jacobian_alignment.chance
@@ -163,7 +165,7 @@ def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generat
     pairs = max(1, alive * (alive - 1) // 2)
     found = []
     for _ in range(-(-_PAIRS // pairs)):
-        values = off_diagonal(alignment(shuffled_down(jacobians, order, generator), method)[0])
+        values = off_diagonal(cosines(products(shuffled_down(jacobians, order, generator), method)[0]))
         found.append(values[~values.isnan()])
     drawn = torch.cat(found)
     return drawn if len(drawn) else torch.full((1,), torch.nan, dtype=torch.float64)

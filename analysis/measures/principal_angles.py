@@ -59,7 +59,8 @@ def principal_angles(
         directions of all inputs, lie below it for that reason alone. The nearest of many pairs is near by selection.
     """
     size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
-    layers = [all_pair_angles(axes) for axes in bases(routed_rows, size, weighting)]
+    spans = bases(routed_rows, size, weighting)
+    layers = [all_pair_angles(span) for span in spans]
     values = torch.stack([_of_layer(off_diagonal(angles.movedim(-1, 0)).mT, pair) for angles in layers])
     pairs = sum(int((~off_diagonal(angles[..., 0]).isnan()).sum()) for angles in layers)
     known = torch.stack([~angles[..., 0].diagonal().isnan() for angles in layers])
@@ -69,7 +70,8 @@ def principal_angles(
     )
     rows = size.rows if matched else f"{size.least} to {size.rows}"
     facts: dict[str, int | float | str] = {"axes": size.axes, "rows per expert": rows, "pairs": pairs}
-    return Values(values, axes, why_nan(known, size) + said(size, n, matched), facts)
+    caveats = why_nan(known, size) + said(size, n, matched)
+    return Values(values, axes, caveats, facts, {"bases": spans.float()})
 
 
 @principal_angles.chance

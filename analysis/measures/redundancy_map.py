@@ -12,7 +12,7 @@ from torch import Tensor
 from analysis.centroids import centroids
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.errors import BadKnob
-from analysis.jacobians import Method, alignment
+from analysis.jacobians import Method, cosines, products
 from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angles
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_directions
@@ -91,7 +91,7 @@ def redundancy_map(
     first, second = torch.triu_indices(slope_sums.shape.experts, slope_sums.shape.experts, 1).tolist()
     for row, jacobians in enumerate(mean_jacobians(slope_sums, weights, "common")):
         if layer in (-1, row):
-            alike = off_diagonal(alignment(jacobians, method)[0])
+            alike = off_diagonal(cosines(products(jacobians, method)[0]))
             order = alike.nan_to_num(-math.inf).argsort(descending=True, stable=True).tolist()
             points.append(torch.stack([near[row], alike], -1)[order])
             names += [f"{labels[row]}/E{first[pair]}-E{second[pair]}" for pair in order]

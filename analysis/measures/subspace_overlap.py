@@ -50,7 +50,8 @@ def subspace_overlap(
         1 but what two halves of one expert's tokens share (`split-half ceiling`); unrelated subspaces share n/d.
     """
     size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
-    shared = all_pair_overlaps(bases(routed_rows, size, weighting))
+    spans = bases(routed_rows, size, weighting)
+    shared = all_pair_overlaps(spans)
     pairs = off_diagonal(shared)
     facts: dict[str, int | float | str] = {
         "axes": size.axes,
@@ -59,7 +60,8 @@ def subspace_overlap(
         "pairs": int((~pairs.isnan()).sum()),
     }
     known = ~shared.diagonal(dim1=-2, dim2=-1).isnan()
-    return Values(shared, caveats=why_nan(known, size) + said(size, n, matched), facts=facts)
+    caveats = why_nan(known, size) + said(size, n, matched)
+    return Values(shared, caveats=caveats, facts=facts, arrays={"bases": spans.float()})
 
 
 @subspace_overlap.chance

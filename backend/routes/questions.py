@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -95,6 +97,18 @@ def one(
     return Response(
         data, media_type=wire.FORMATS[form], headers={"content-disposition": f'attachment; filename="{name}"'}
     )
+
+
+@router.get("/{key}/arrays/{name}")
+def array(services: Running, key: str, name: str) -> Response:
+    """What a stored answer was made from (a Gram, subspaces), as .npy; the view `arrays` lists them."""
+    found = services.store.answer_array(key, name)
+    if found is None:
+        raise NotFound(f"The answer {key!r} has no array {name!r}; `SELECT key, name FROM arrays` lists those kept.")
+    file = io.BytesIO()
+    np.save(file, found, allow_pickle=False)
+    disposition = {"content-disposition": f'attachment; filename="{name}-{key[:8]}.npy"'}
+    return Response(file.getvalue(), media_type=wire.FORMATS["npy"], headers=disposition)
 
 
 def answered(request: Request, answer: Answer) -> Response:

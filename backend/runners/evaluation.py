@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Generator
+from dataclasses import replace
 from functools import reduce
 
 from analysis import inference, measure
 from analysis.errors import TooFew
 from analysis.measure import Inputs, Measure
+from analysis.result import Result
 from analysis.slots import SLOTS
 from analysis.statistic import State
 from analysis.statistic import get as get_statistic
@@ -38,6 +40,11 @@ class Merged:
         self._kept.move_to_end(key)
         return self._kept[key]
 
+    def keep(self, result: Result) -> tuple[Result, dict[str, Artifact]]:
+        """The result without its arrays, and the files they are in now."""
+        files = {name: self._arrays.put_array(array) for name, array in result.arrays.items()}
+        return replace(result, arrays={}), files
+
     def _read(self, file: Artifact) -> State:
         state = self._arrays.get_state(file)
         if state is None:
@@ -59,7 +66,8 @@ def run(task: EvaluateTask, residents: Residents, merged: Merged) -> Generator[M
             residents.get(side.checkpoint)
             yield Loaded(task.id, side.checkpoint.id)
         sides.append(_inputs(asked, side, residents, merged))
-    yield ResultReady(task.id, inference.evaluate(asked, tuple(sides), task.knobs))
+    result, files = merged.keep(inference.evaluate(asked, tuple(sides), task.knobs))
+    yield ResultReady(task.id, result, files)
 
 
 def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merged) -> Inputs:

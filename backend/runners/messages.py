@@ -108,11 +108,11 @@ class ShardReady:
 
 @dataclass(frozen=True)
 class ResultReady:
-    """The measure's answer."""
+    """The measure's answer; its arrays lie on disk already, by name."""
 
     task: str
     result: Result
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Artifact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,14 @@ CREATE VIEW embeddings AS
   FROM answer_values WHERE axis2 = 'coordinate';
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+CREATE TABLE answer_arrays (key VARCHAR, name VARCHAR, artifact VARCHAR);
+CREATE VIEW arrays AS
+  SELECT key, measure, checkpoint, prompts, name, dtype, shape, bytes, path
+  FROM answer_arrays JOIN answers USING (key) JOIN artifacts ON artifacts.digest = answer_arrays.artifact;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """STEPS[n] leads from schema n to schema n + 1."""
 
 SCHEMA = len(STEPS)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -140,8 +141,8 @@ class Store:
 
     # Answers
 
-    def put_answer(self, key: str, answer: Answered) -> str:
-        """Keep an answer, whole as a file and in long form as rows. Returns the file's digest."""
+    def put_answer(self, key: str, answer: Answered, arrays: Mapping[str, Artifact] = MappingProxyType({})) -> str:
+        """Keep an answer, whole as a file and in long form as rows, and what it was made from. Returns its digest."""
         result, about = answer.result, answer.provenance
         artifact = self.arrays.put_bytes(wire.to_arrow(result, about), "answer", ".arrow")
         row = answer_names(key, result, about) | {"knobs": json.dumps(about.get("knobs", {})), "unit": result.unit}
@@ -153,11 +154,14 @@ class Store:
         }
         rows = answer_rows(key, result, about)
         with self._database.writing() as write:
-            _keep(write, artifact)
+            for file in (artifact, *arrays.values()):
+                _keep(write, file)
             marks = ", ".join("?" for _ in row)
             write.run(f"INSERT OR REPLACE INTO answers ({', '.join(row)}) VALUES ({marks})", list(row.values()))
-            for table in ("answer_checkpoints", "answer_values"):
+            for table in ("answer_checkpoints", "answer_arrays", "answer_values"):
                 write.run(f"DELETE FROM {table} WHERE key = ?", [key])
+            for name, file in arrays.items():
+                write.run("INSERT INTO answer_arrays VALUES (?, ?, ?)", [key, name, file.digest])
             write.append("answer_checkpoints", checkpoint_rows(key, about))
             if rows is not None:
                 write.append("answer_values", rows)
@@ -185,16 +189,11 @@ class Store:
 
     # Arrays
 
-    def put_array(self, array: np.ndarray) -> str:
-        """Keep an array; returns its digest."""
-        artifact = self.arrays.put_array(array)
-        with self._database.writing() as write:
-            _keep(write, artifact)
-        return artifact.digest
-
-    def get_array(self, digest: str) -> np.ndarray | None:
-        """The array, memory-mapped and read-only, or None."""
-        artifact = self._by_digest(digest)
+    def answer_array(self, key: str, name: str) -> np.ndarray | None:
+        """An array that the answer was made from, memory-mapped and read-only, or None."""
+        query = "SELECT artifact FROM answer_arrays WHERE key = ? AND name = ?"
+        rows = self._database.rows(query, [key, name])
+        artifact = self._by_digest(rows[0][0]) if rows else None
         return self.arrays.get_array(artifact) if artifact else None
 
     def chunk_keys(self, keys: list[str]) -> set[str]:

@@ -140,13 +140,19 @@ def test_signatures_are_rows(store: Store) -> None:
 
 def test_arrays_are_named_by_their_content(store: Store) -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    digest = store.put_array(array)
-    assert store.put_array(array.copy()) == digest
-    back = store.get_array(digest)
+    file = store.arrays.put_array(array)
+    assert store.arrays.put_array(array.copy()) == file
+    for _ in range(2):
+        store.put_answer("k", answers.told(), {"gram": file})
+    back = store.answer_array("k", "gram")
     assert back is not None and back.dtype == np.float32 and np.array_equal(back, array)
     assert not back.flags.writeable
-    assert store.get_array("0" * 64) is None
-    assert store.sql("SELECT kind, dtype, shape FROM artifacts").rows == (("array", "float32", [3, 4]),)
+    assert store.answer_array("k", "bases") is None and store.answer_array("other", "gram") is None
+    listed = "SELECT key, measure, checkpoint, prompts, name, dtype, shape FROM arrays"
+    about = ("k", "expert_load", "free/step-02000", "four-tasks", "gram", "float32", [3, 4])
+    assert store.sql(listed).rows == (about,)
+    store.put_answer("k", answers.told())
+    assert store.answer_array("k", "gram") is None, "an answer made anew names what it was made from anew"
 
 
 def test_a_damaged_file_is_no_answer_and_can_be_put_again(store: Store) -> None:

@@ -53,6 +53,7 @@ def test_a_store_of_schema_1_is_brought_up_with_all_it_holds(tmp_path: Path) -> 
         assert store.sql("SELECT device, seconds FROM answers").rows == (("cuda:1", 2.5),)
         assert store.sql("SELECT layer, value FROM layer_scalars").rows == (("3", 1.5),)
         assert store.sql("FROM answer_checkpoints").rows == (("k", 0, "free/step-00020"),)
+        assert store.sql("FROM arrays").rows == (), "an old answer's arrays were never kept"
         mine = store.prompt_set("mine")
         assert mine is not None and mine.prompts[0].text == "hello"
         assert store.get_answer("k") is None, "its file was never there, so it is asked again"
@@ -70,7 +71,8 @@ def test_a_store_of_schema_2_gains_the_checkpoints_of_its_answers(tmp_path: Path
     assert len(new) == 5
     # A pair of which the old columns alone tell.
     untold = "UPDATE answers SET provenance = '{}' WHERE key = 'pair'"
-    write(tmp_path, f"DROP TABLE answer_checkpoints; UPDATE store SET schema = 2; {untold}")
+    later = "DROP VIEW arrays; DROP TABLE answer_arrays; DROP TABLE answer_checkpoints"
+    write(tmp_path, f"{later}; UPDATE store SET schema = 2; {untold}")
     with Store.open(tmp_path) as store:
         assert store.sql("FROM answer_checkpoints ORDER BY ALL").rows == new
 
