@@ -51,11 +51,12 @@ def inside(found, pairs):
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 @pytest.mark.parametrize("model", [64, 256])
 def test_unrelated_experts_lie_in_the_band_nineteen_times_in_twenty(world, model, shift, tokens, lengths, baseline):
-    within = []
+    # Without its interval, which is most of the time and no part of this.
+    measure, within = dataclasses.replace(get("jacobian_alignment"), interval_reason="not asked for"), []
     for seed in range(12):
         own = random_experts(seed, model=model)
         side, _ = side_of(world, own, shift, seed, lengths)
-        found = evaluate(get("jacobian_alignment"), (side,), {"tokens": tokens, "baseline": baseline})
+        found = evaluate(measure, (side,), {"tokens": tokens, "baseline": baseline})
         within.append(inside(found, (0, *np.triu_indices(len(own), 1))))
     assert 0.90 <= np.mean(within) <= 0.995
 

@@ -28,7 +28,17 @@ CASES = [
 IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in knobs.items())}" for name, knobs in CASES]
 # at their defaults in `make check`, at every choice of every knob in `make test`
 MARKED = [pytest.param(name, knobs, marks=(pytest.mark.slow,) if knobs else ()) for name, knobs in CASES]
-every_case = pytest.mark.parametrize(("name", "knobs"), MARKED, ids=IDS)
+# Of the module, so that all laws of a case run one after another and share the plain answer.
+every_case = pytest.mark.parametrize(("name", "knobs"), MARKED, ids=IDS, scope="module")
+
+of_defaults = pytest.mark.parametrize(("name", "knobs"), [(name, {}) for name in EVERY], ids=EVERY, scope="module")
+
+
+@pytest.fixture(scope="module")
+def answered(world, name, knobs):
+    """The plain answer to a case: nothing may change it."""
+    measure = get(name)
+    return evaluate(measure, world.inputs_for(measure), knobs)
 
 
 def equal(one, other, **tolerance):
@@ -52,10 +62,9 @@ def equal(one, other, **tolerance):
 
 
 @every_case
-def test_values_are_finite_or_nan_with_a_reason_and_of_the_declared_shape(name, knobs, world):
-    measure = get(name)
-    result = evaluate(measure, world.inputs_for(measure), knobs)
-    assert tuple(axis.name for axis in result.axes) == measure.axes
+def test_values_are_finite_or_nan_with_a_reason_and_of_the_declared_shape(name, knobs, answered):
+    result = answered
+    assert tuple(axis.name for axis in result.axes) == get(name).axes
     assert tuple(len(axis.labels) for axis in result.axes) == result.values.shape
     assert result.values.dtype == np.float64
     assert not np.isinf(result.values).any()
@@ -79,12 +88,11 @@ def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
 
 
 @every_case
-def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world):
+def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world, answered):
     measure = get(name)
     sides = world.inputs_for(measure)
     kept = copy.deepcopy(sides)
-    first = evaluate(measure, sides, knobs)
-    equal(first, evaluate(measure, sides, knobs), rtol=0, atol=0)
+    equal(answered, evaluate(measure, sides, knobs), rtol=0, atol=0)
     for old, new in zip(kept, sides, strict=True):
         for name, state in old.states.items():
             for key, array in state.arrays.items():
@@ -93,9 +101,8 @@ def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_wer
 
 
 @every_case
-def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, world):
-    measure, order = get(name), torch.tensor([3, 0, 5, 1, 2, 4])
-    before = evaluate(measure, world.inputs_for(measure), knobs)
+def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, world, answered):
+    measure, before, order = get(name), answered, torch.tensor([3, 0, 5, 1, 2, 4])
     sides = world.inputs_for(measure, change=lambda batch: world.permute_experts(batch, order))
     back = order.argsort()
     sides = tuple(dataclasses.replace(side, weights={k: w[:, back] for k, w in side.weights.items()}) for side in sides)
@@ -125,16 +132,15 @@ def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, wor
 
 
 @every_case
-def test_the_order_of_tokens_prompts_and_shards_changes_nothing(name, knobs, world):
+def test_the_order_of_tokens_prompts_and_shards_changes_nothing(name, knobs, world, answered):
     measure = get(name)
     if not measure.statistics:
         return
-    before = evaluate(measure, world.inputs_for(measure), knobs)
     shuffled = []
     for side in world.inputs_for(measure, change=_shuffled(world)):
         order = torch.randperm(16, generator=torch.Generator().manual_seed(5)).tolist()
         shuffled.append(dataclasses.replace(side, states={k: s.take(order) for k, s in side.states.items()}))
-    equal(before, evaluate(measure, tuple(shuffled), knobs), rtol=1e-9, atol=1e-9)
+    equal(answered, evaluate(measure, tuple(shuffled), knobs), rtol=1e-9, atol=1e-9)
 
 
 def _shuffled(world):
@@ -145,23 +151,20 @@ def _shuffled(world):
 
 
 @every_case
-def test_json_carries_the_answer_whole(name, knobs, world):
-    measure = get(name)
-    result = evaluate(measure, world.inputs_for(measure), knobs)
-    text = json.dumps(result.to_json(), allow_nan=False)
+def test_json_carries_the_answer_whole(name, knobs, answered):
+    text = json.dumps(answered.to_json(), allow_nan=False)
     back = Result.from_json(json.loads(text))
-    equal(result, back, rtol=0, atol=0)
-    assert back.to_json() == result.to_json()
+    equal(answered, back, rtol=0, atol=0)
+    assert back.to_json() == answered.to_json()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_half_precision_is_accepted(name, world):
+@of_defaults
+def test_half_precision_is_accepted(name, knobs, world, answered):
     measure = get(name)
     half = lambda batch: dataclasses.replace(batch, weights=batch.weights.bfloat16())  # noqa: E731
     sides = world.inputs_for(measure, change=half)
     sides = tuple(dataclasses.replace(s, weights={k: w.bfloat16() for k, w in s.weights.items()}) for s in sides)
-    whole, halved = (evaluate(measure, s, {}) for s in (world.inputs_for(measure), sides))
-    np.testing.assert_allclose(halved.values, whole.values, atol=0.05)
+    np.testing.assert_allclose(evaluate(measure, sides, knobs).values, answered.values, atol=0.05)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -215,10 +218,9 @@ def test_a_measure_says_what_it_is(name):
     assert measure.question.endswith("?")
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_intervals_and_nulls_are_given_or_excused(name, world):
-    measure = get(name)
-    result = evaluate(measure, world.inputs_for(measure), {})
+@of_defaults
+def test_intervals_and_nulls_are_given_or_excused(name, knobs, answered):
+    measure, result = get(name), answered
     assert isinstance(result.null, Null) or result.null.reason == measure.null_reason
     if measure.statistics and not measure.interval_reason:
         assert isinstance(result.interval, Interval)
