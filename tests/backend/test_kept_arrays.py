@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def words(live: Live) -> str:
-    return live.add(tiny_olmoe.prompts(20, "kept", length=40))
+    return live.add(tiny_olmoe.prompts(20, "made of", length=40))
 
 
 def array(live: Live, answer: dict, name: str) -> np.ndarray:
@@ -58,7 +58,9 @@ def test_distances_follow_from_the_kept_subspaces(live: Live, words: str) -> Non
 def test_measures_of_the_same_subspaces_keep_one_file(live: Live, words: str) -> None:
     for measure in ("grassmann_distance", "subspace_overlap", "principal_angles"):
         live.answer(measure, words, knobs={"n": 2})
-    paths = live.services.store.sql("select measure, path from arrays where name = 'bases' and prompts = 'kept'").rows
+    paths = live.services.store.sql(
+        "select measure, path from arrays where name = 'bases' and prompts = 'made of'"
+    ).rows
     assert len({measure for measure, _ in paths}) == 3 and len({path for _, path in paths}) == 1
 
 
