@@ -13,8 +13,8 @@ class BalancedByLoss(LearnedRouter):
     """Adds coefficient * E * sum_i f_i P_i to the training loss; f carries no gradient, P does.
 
     P is the mean probability over tokens, f the share of selections in the tokens that `router_aux_scope` names: each
-    sequence's own (mean over them), the batch's, or all since the last update. Outside training nothing is gathered,
-    and "global" is "batch". Scopes: Qiu et al. 2025, arXiv 2501.11873.
+    sequence's own (mean over them), the batch's over all processes, or all since the last update. Outside training
+    nothing is gathered, and "global" is "batch". Scopes: Qiu et al. 2025, arXiv 2501.11873.
     """
 
     def __init__(self, config: PreTrainedConfig) -> None:
@@ -27,13 +27,14 @@ class BalancedByLoss(LearnedRouter):
     ) -> Float[Tensor, ""]:
         """Of one layer; 1 times the coefficient at balance."""
         probabilities = self.probabilities(logits)
-        none = torch.zeros(self.num_experts, dtype=torch.int64, device=index.device)
         if self.scope == "sequence":
+            none = torch.zeros(self.num_experts, dtype=torch.int64, device=index.device)
             parts = zip(probabilities.chunk(sequences), index.chunk(sequences), strict=True)
             balance = torch.stack([balance_loss(p, i, none) for p, i in parts]).mean()
         else:
-            gathered = self.counts if self.scope == "global" and self.counts is not None else none
-            balance = balance_loss(probabilities, index, gathered)
+            own = torch.bincount(index.flatten(), minlength=self.num_experts)
+            gathered = self.counts if self.scope == "global" and self.counts is not None else own
+            balance = balance_loss(probabilities, index, self.across(gathered))
         return self.coefficient * balance + super().auxiliary_loss(logits, index, sequences)
 
 
@@ -52,5 +53,5 @@ class BalancedByBias(Router):
     def update(self) -> None:
         """Move each bias by its rule."""
         if self.counts is not None:
-            self.e_score_correction_bias += bias_step(self.counts, self.speed, self.rule)
+            self.e_score_correction_bias += bias_step(self.across(self.counts), self.speed, self.rule)
         super().update()

@@ -2,9 +2,11 @@
 
 The triple is that of transformers 5, so whatever watches an OLMoE router watches these unaltered. State that no
 gradient moves (selection biases, centroids) changes in `update` alone, from sums that `forward` gathered while
-training: gradient accumulation needs no special case, and evaluation can change nothing.
+training: gradient accumulation needs no special case, and evaluation can change nothing. Where several processes share
+a batch, those sums are taken over all of them (`across`), so that the number of processes changes no state.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -14,6 +16,18 @@ from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.lab.balancing import z_loss
+
+
+def alone(gathered: Tensor) -> Tensor:
+    """The sum over processes where there is one.
+
+    Returns:
+        What it was given.
+
+    Source:
+        Ours.
+    """
+    return gathered
 
 
 class Router(nn.Module):
@@ -30,6 +44,7 @@ class Router(nn.Module):
         self.z_coefficient: float = config.router_z_loss_coef
         # Plain attributes, not buffers: they live from one forward to the next update and belong in no checkpoint.
         self.counts: Tensor | None = None
+        self.across: Callable[[Tensor], Tensor] = alone
         self.token_ids: Tensor | None = None
 
     def forward(

@@ -35,8 +35,10 @@ app.add_typer(export.export, name="export")
 )
 def lab(context: typer.Context) -> None:
     """Build the corpus and train the small models that ship (`lab --help`)."""
+    from backend.cli.reproduce import reproduce
     from backend.lab.cli import app as lab_app
 
+    lab_app.command("reproduce")(reproduce)
     lab_app(args=context.args or ["--help"], prog_name="moe-geometry lab", standalone_mode=False)
 
 

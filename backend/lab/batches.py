@@ -37,11 +37,11 @@ class TokenisedCorpus:
         return ids
 
 
-def batches(corpus: TokenisedCorpus, seed: int) -> Iterator[Tensor]:
-    """Endless batches of 16 x 129 ids: 4 sequences of each domain, a new shuffle each time a domain runs out."""
+def batches(corpus: TokenisedCorpus, seed: int, sequences: int = SEQUENCES_PER_DOMAIN) -> Iterator[Tensor]:
+    """Endless batches of sequences of 129 ids, as many of each domain; a new shuffle each time a domain runs out."""
     streams = [_shuffled(corpus.sequences("train", domain), seed, place) for place, domain in enumerate(DOMAINS)]
     while True:
-        rows = [next(stream) for stream in streams for _ in range(SEQUENCES_PER_DOMAIN)]
+        rows = [next(stream) for stream in streams for _ in range(sequences)]
         yield torch.from_numpy(np.stack(rows).astype(np.int64))
 
 

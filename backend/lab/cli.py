@@ -8,10 +8,10 @@ import typer
 
 from analysis.lab.routers import DENSE, router_names
 from backend.lab.grid import chosen, grid, table
-from backend.lab.settings import BALANCING_KEY, SIZES, RunSettings
+from backend.lab.settings import BALANCING_KEY, SEQUENCES_PER_DOMAIN, SIZES, RunSettings
 from backend.lab.ship import SHIPPED, ship
 from backend.lab.summary import summary
-from backend.lab.train import train
+from backend.lab.train import KEEP_EVERY, train
 
 app = typer.Typer(no_args_is_help=True, help="Train small MoE models that differ in their router alone.")
 
@@ -25,16 +25,24 @@ def train_command(
     router: Annotated[str, typer.Option(help=f"One of {', '.join((*router_names(), DENSE))}.")],
     seed: Annotated[int, typer.Option(help="Decides initial weights and data order, whatever the router.")] = 0,
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "s64",
-    steps: Annotated[int, typer.Option(min=20, help="Optimiser steps of 2,048 tokens.")] = 4000,
+    steps: Annotated[
+        int, typer.Option(min=20, help="Optimiser steps: of 2,048 tokens, unless --sequences is given.")
+    ] = 4000,
     balancing: Annotated[
         float | None, typer.Option(help="Speed of the router's own rule; the shipped one if left out.")
     ] = None,
+    sequences: Annotated[
+        int, typer.Option(min=1, help="Sequences of 128 tokens of each of the four domains in a batch.")
+    ] = SEQUENCES_PER_DOMAIN,
     corpus: CorpusFolder = CORPUS,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; data/runs/ROUTER-SIZE-sSEED if left out.")
     ] = None,
+    keep_every: Annotated[
+        int, typer.Option(min=1, help="Steps after which to keep what a killed run needs.")
+    ] = KEEP_EVERY,
 ) -> None:
-    """Train one run and write its steps as folders that any transformers loader reads."""
+    """Train one run and write its steps as folders that any transformers loader reads; goes on if it was cut short."""
     if router not in (*router_names(), DENSE):
         raise typer.BadParameter(f"{router!r} is none of {', '.join((*router_names(), DENSE))}", param_hint="--router")
     if size not in SIZES:
@@ -44,9 +52,11 @@ def train_command(
     elif router not in BALANCING_KEY:
         raise typer.BadParameter(f"router {router!r} balances nothing, so it has no speed", param_hint="--balancing")
     stored = tuple(sorted({step for step in (0, 20, 80, 320, 1000, 2000) if step < steps} | {steps}))
-    settings = RunSettings(router=router, seed=seed, size=size, steps=steps, balancing=balancing, stored=stored)
+    settings = RunSettings(
+        router=router, seed=seed, size=size, steps=steps, balancing=balancing, stored=stored, sequences=sequences
+    )
     out = out or Path("data/runs") / f"{router}-{size}-s{seed}"
-    train(settings, corpus, out)
+    train(settings, corpus, out, keep_every)
     typer.echo(f"{out}: {len(stored)} steps stored")
 
 

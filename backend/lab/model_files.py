@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -32,12 +33,12 @@ def state(model: LabMoeForCausalLM) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if name not in tied}
 
 
-def save_step(model: LabMoeForCausalLM, tokenizer_folder: Path, target: Path) -> None:
+def save_step(model: LabMoeForCausalLM, weights: Mapping[str, Tensor], tokenizer_folder: Path, target: Path) -> None:
     """Write a step: float16 on disk (half the size, rounding 2e-4 of the norm), float32 when loaded."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in state(model).items()}
+    halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in weights.items()}
     save_file(halves, partial / "model.safetensors", metadata={"format": "pt"})
     (partial / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     # The config names the dtype to compute in, which `from_pretrained` takes over that of the file.

@@ -30,7 +30,12 @@ class Size:
     heads: int = 4
 
 
-SIZES = {"s32": Size(32, 32, 8, 3), "s64": Size(64, 64, 8, 4)}
+SIZES = {
+    "s32": Size(32, 32, 8, 3),
+    "s64": Size(64, 64, 8, 4),
+    "100m": Size(512, 448, 16, 8, top_k=2, heads=8),
+    "1b": Size(1024, 960, 32, 10, top_k=4, heads=16),
+}
 
 # The config key that says how fast each rule balances; rules left out have none.
 BALANCING_KEY = {
@@ -52,7 +57,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One run. `balancing` is the speed of the router's own rule, or None where it has none."""
+    """One run. `balancing` is the speed of the router's own rule, or None where it has none.
+
+    A batch holds `sequences` of each of the four domains.
+    """
 
     router: str
     seed: int
@@ -65,6 +73,7 @@ class RunSettings:
     weight_decay: float = 0.1
     stored: tuple[int, ...] = (0, 20)
     evaluate_every: int = 200
+    sequences: int = SEQUENCES_PER_DOMAIN
 
     def learning_rate(self, step: int) -> float:
         """Linear warm-up, then a cosine from the peak to the final rate; `step` counts from 0."""

@@ -4,8 +4,9 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from analysis.lab.model import LabMoeForCausalLM, initialise, seed_routers
-from analysis.lab.step import StepLosses, max_violation, training_step, update_routers
+from analysis.lab.step import StepLosses, max_violation, update_routers
+from backend.lab import ranks
 from backend.lab.batches import TokenisedCorpus, batches
 from backend.lab.model_files import save_step, step_folder, vocabulary
 from backend.lab.settings import RunSettings, Vocabulary, lab_config
+from backend.lab.unfinished import Unfinished
 from backend.lab.validation import validate, validation_tokens
 
 log = logging.getLogger(__name__)
@@ -29,74 +31,123 @@ BETAS = (0.9, 0.95)
 CLIP = 1.0
 FIRST_BATCHES = 20
 LOG_EVERY = 20
+KEEP_EVERY = 200
+UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The model after `step` optimiser steps, and what the last of them said (nothing at step 0)."""
+    """The model after `step` optimiser steps, and what the last of them said (nothing at step 0).
+
+    `weights` gives what a step stores; of several processes that train one run all must ask for it.
+    """
 
     step: int
     model: LabMoeForCausalLM
     losses: StepLosses | None
+    weights: Callable[[], dict[str, Tensor]]
 
 
-def moments(settings: RunSettings, words: Vocabulary, stream: Iterable[Tensor]) -> Iterator[Moment]:
-    """The run, a step at a time, from step 0; ends with its steps or with the stream.
+def moments(
+    settings: RunSettings, words: Vocabulary, stream: Iterable[Tensor], unfinished: Unfinished | None = None
+) -> Iterator[Moment]:
+    """The run, a step at a time, from step 0 or from where it was kept; ends with its steps or with the stream.
 
-    The model is one and the same in every moment: read it before asking for the next.
+    The model is one and the same in every moment: read it before asking for the next. On a GPU it computes in bf16;
+    started by `accelerate launch`, every process takes its share of each batch.
     """
     stream = iter(stream)
     first = next(stream)
     model = LabMoeForCausalLM(lab_config(settings, words))
     initialise(model, settings.seed)
     seed_routers(model, first[:, :-1], settings.seed)
-    accelerator = Accelerator(cpu=True)
-    model, optimiser = accelerator.prepare(model.train(), _optimiser(model, settings))
-    yield Moment(0, model, None)
-    for step, tokens in enumerate(islice(chain([first], stream), settings.steps)):
+    accelerator = ranks.accelerator()
+    ranks.join(model, accelerator)
+    stepping, optimiser = accelerator.prepare(ranks.Stepping(model.train()), _optimiser(model, settings))
+    at = partial(Moment, model=model, weights=partial(ranks.weights, stepping, accelerator))
+    start = unfinished.restore(accelerator) if unfinished else 0
+    if not start:
+        yield at(0, losses=None)
+    for step, tokens in enumerate(islice(chain([first], stream), start, settings.steps), start):
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate(step)
-        losses = training_step(model, tokens)
+        losses = stepping(ranks.share(tokens, accelerator))
         accelerator.backward(losses.loss)
-        accelerator.clip_grad_norm_(model.parameters(), CLIP)
+        accelerator.clip_grad_norm_(stepping.parameters(), CLIP)
         optimiser.step()
         optimiser.zero_grad()
         update_routers(model)
-        yield Moment(step + 1, model, losses)
+        yield at(step + 1, losses=ranks.of_all(losses, accelerator))
+        if unfinished:
+            unfinished.keep(accelerator, step + 1)
 
 
-def train(settings: RunSettings, corpus_folder: Path, out: Path) -> None:
-    """Train one run and write it to `out`: run.json, log.jsonl, first-batches.npy and the stored steps."""
+def train(settings: RunSettings, corpus_folder: Path, out: Path, keep_every: int = KEEP_EVERY) -> None:
+    """Train one run and write it to `out`: run.json, log.jsonl, first-batches.npy and the stored steps.
+
+    A run of the same settings that was cut short goes on from where it was last kept, with the numbers it would have
+    had; one of other settings is begun anew.
+    """
     corpus = TokenisedCorpus(corpus_folder)
     held_out = validation_tokens(corpus)
-    out.mkdir(parents=True, exist_ok=True)
-    first = np.stack([batch.numpy() for batch in islice(batches(corpus, settings.seed), FIRST_BATCHES)])
-    np.save(out / "first-batches.npy", first.astype(np.uint16))
-    (out / "run.json").write_text(json.dumps(_provenance(settings), indent=2) + "\n", "utf-8")
+    unfinished = Unfinished(out / UNFINISHED, keep_every)
+    accelerator = ranks.accelerator()
+    if accelerator.is_main_process:
+        _begin(settings, corpus, out, unfinished)
+    accelerator.wait_for_everyone()
     began = time.process_time()
-    with (out / "log.jsonl").open("w", encoding="utf-8", buffering=1) as lines:
-        for moment in moments(settings, vocabulary(corpus_folder), batches(corpus, settings.seed)):
-            for line in _lines(settings, moment, held_out):
-                lines.write(json.dumps(line) + "\n")
-            if moment.step in settings.stored:
-                save_step(moment.model, corpus_folder, step_folder(out, moment.step))
+    with (out / "log.jsonl").open("a", encoding="utf-8", buffering=1) as log_file:
+        stream = batches(corpus, settings.seed, settings.sequences)
+        for moment in moments(settings, vocabulary(corpus_folder), stream, unfinished):
+            lines = list(_lines(settings, moment, held_out))
+            weights = moment.weights() if moment.step in settings.stored else None
+            if not accelerator.is_main_process:
+                continue
+            log_file.writelines(json.dumps(line) + "\n" for line in lines)
+            if weights is not None:
+                save_step(moment.model, weights, corpus_folder, step_folder(out, moment.step))
                 log.info("%s: step %d of %d stored", out.name, moment.step, settings.steps)
-        seconds = round(time.process_time() - began, 1)
-        lines.write(json.dumps({"kind": "end", "step": settings.steps, "cpu_seconds": seconds}) + "\n")
+        if accelerator.is_main_process:
+            seconds = round(time.process_time() - began, 1)
+            log_file.write(json.dumps({"kind": "end", "step": settings.steps, "cpu_seconds": seconds}) + "\n")
+            unfinished.forget()
+
+
+def _begin(settings: RunSettings, corpus: TokenisedCorpus, out: Path, unfinished: Unfinished) -> None:
+    """Lay the folder out for a new run; one that goes on loses the lines of steps that are run again."""
+    out.mkdir(parents=True, exist_ok=True)
+    log_file, about = out / "log.jsonl", out / "run.json"
+    if unfinished.step and log_file.is_file() and about.is_file() and _settings_in(out) == settings:
+        lines = log_file.read_text("utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= unfinished.step]
+        resumed = json.dumps({"kind": "resumed", "step": unfinished.step}) + "\n"
+        log_file.write_text("".join([*kept, resumed]), "utf-8")
+        log.info("%s: goes on from step %d", out.name, unfinished.step)
+        return
+    unfinished.forget()
+    first = np.stack(
+        [batch.numpy() for batch in islice(batches(corpus, settings.seed, settings.sequences), FIRST_BATCHES)]
+    )
+    np.save(out / "first-batches.npy", first.astype(np.uint16))
+    about.write_text(json.dumps(_provenance(settings), indent=2) + "\n", "utf-8")
+    log_file.write_text("", "utf-8")
 
 
 def finished(settings: RunSettings, out: Path) -> bool:
     """Whether `out` holds this very run, to its end."""
     if not (out / "run.json").is_file() or not (out / "log.jsonl").is_file():
         return False
-    stored = json.loads((out / "run.json").read_text("utf-8"))["settings"]
     last = (out / "log.jsonl").read_text("utf-8").splitlines()[-1:]
-    return read_settings(stored) == settings and bool(last) and json.loads(last[0])["kind"] == "end"
+    return _settings_in(out) == settings and bool(last) and json.loads(last[0])["kind"] == "end"
 
 
 def read_settings(stored: dict[str, Any]) -> RunSettings:
     """The settings that `run.json` holds."""
     return RunSettings(**{**stored, "stored": tuple(stored["stored"])})
+
+
+def _settings_in(out: Path) -> RunSettings:
+    return read_settings(json.loads((out / "run.json").read_text("utf-8"))["settings"])
 
 
 def _optimiser(model: LabMoeForCausalLM, settings: RunSettings) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ def validate(model: LabMoeForCausalLM, tokens: Mapping[str, Tensor]) -> dict[str
     loss: dict[str, float] = {}
     load: Tensor | None = None
     for domain, ids in tokens.items():
-        parts = [evaluation_step(model, part) for part in ids.split(AT_ONCE)]
+        parts = [evaluation_step(model, part.to(model.device)) for part in ids.split(AT_ONCE)]
         loss[domain] = torch.cat([losses for losses, _ in parts]).mean().item()
         for _, selections in parts:
             if selections is not None:

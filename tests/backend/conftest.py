@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from backend.settings import Settings
+from tests.backend import lab_corpus as random_words
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live, serving
 
@@ -48,3 +50,20 @@ def folder(settings: Settings, tiny: Path) -> Path:
 def tiny(tiny_models: Path) -> Path:
     """A checkpoint that lies under no root."""
     return tiny_models / "tiny"
+
+
+@pytest.fixture(scope="session")
+def lab_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the lab trains on."""
+    folder = tmp_path_factory.mktemp("corpus")
+    random_words.build(folder)
+    return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """These models are too small to share: on a busy machine two threads spend ten times the time waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,7 +1,6 @@
 """The lab's loop on a corpus of random tokens: order, files, refusals."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -9,61 +8,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from analysis.lab.model import register
+from analysis.lab.model import LabMoeForCausalLM, register
 from analysis.lab.routers import DENSE, router_names
 from backend.lab import cli
 from backend.lab import train as train_module
 from backend.lab.batches import CorpusMisshapen, CorpusMissing, TokenisedCorpus, batches, stored_batches
 from backend.lab.grid import GridResult, chosen, table
 from backend.lab.model_files import load_state, relative_distance, state, step_folder, vocabulary
-from backend.lab.settings import DOMAINS, RunSettings, UnknownSize, lab_config
+from backend.lab.settings import DOMAINS, UnknownSize, Vocabulary, lab_config
 from backend.lab.summary import summary
 from backend.lab.train import finished, moments, train
+from tests.backend.lab_corpus import TINY
 
-pytestmark = pytest.mark.slow
-
-WORDS = 60
-TINY = RunSettings(router="kmeans", seed=0, size="s32", steps=3, balancing=0.01, stored=(0, 2, 3), evaluate_every=2)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These models are too small to share: on a busy machine two threads spend ten times the time waiting."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    words = {"<pad>": 0, "<end>": 1} | {f"w{number}": number for number in range(2, WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<end>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", bos_token="<end>")
-    fast.save_pretrained(folder)
-    draw = np.random.default_rng(0)
-    for domain in DOMAINS:
-        for part, count in (("train", 10), ("validation", 3)):
-            np.save(folder / f"{part}-{domain}.npy", draw.integers(2, WORDS, (count, 129)).astype(np.uint16))
-    return folder
-
-
-def test_the_order_depends_on_the_seed_alone(corpus: Path) -> None:
+def test_the_order_depends_on_the_seed_alone(lab_corpus: Path) -> None:
     def first(seed: int) -> torch.Tensor:
-        return torch.stack(list(islice(batches(TokenisedCorpus(corpus), seed), 5)))
+        return torch.stack(list(islice(batches(TokenisedCorpus(lab_corpus), seed), 5)))
 
     assert torch.equal(first(0), first(0))
     assert not torch.equal(first(0), first(1))
 
 
-def test_a_batch_has_four_sequences_of_each_domain_and_a_pass_shows_each_once(corpus: Path) -> None:
-    tokens = TokenisedCorpus(corpus)
+def test_a_batch_has_four_sequences_of_each_domain_and_a_pass_shows_each_once(lab_corpus: Path) -> None:
+    tokens = TokenisedCorpus(lab_corpus)
     two_passes = torch.stack(list(islice(batches(tokens, 0), 5)))
     for place, domain in enumerate(DOMAINS):
         rows = two_passes[:, 4 * place : 4 * place + 4].reshape(20, 129)
@@ -73,19 +45,19 @@ def test_a_batch_has_four_sequences_of_each_domain_and_a_pass_shows_each_once(co
 
 
 @pytest.mark.parametrize("router", [*router_names(), DENSE])
-def test_a_run_is_the_same_twice(router: str, corpus: Path) -> None:
+def test_a_run_is_the_same_twice(router: str, lab_corpus: Path) -> None:
     settings = replace(TINY, router=router, balancing=None)
 
     def end() -> dict[str, torch.Tensor]:
-        for moment in moments(settings, vocabulary(corpus), batches(TokenisedCorpus(corpus), 0)):
+        for moment in moments(settings, vocabulary(lab_corpus), batches(TokenisedCorpus(lab_corpus), 0)):
             last = moment
         return state(last.model)
 
     assert relative_distance(end(), end()) == 0.0
 
 
-def test_a_run_leaves_steps_that_stand_alone_a_log_and_its_first_batches(corpus: Path, tmp_path: Path) -> None:
-    train(TINY, corpus, tmp_path / "run")
+def test_a_run_leaves_steps_that_stand_alone_a_log_and_its_first_batches(lab_corpus: Path, tmp_path: Path) -> None:
+    train(TINY, lab_corpus, tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "first-batches.npy", "log.jsonl", "run.json", "step-00000", "step-00002", "step-00003"
     ]  # fmt: skip
@@ -94,20 +66,20 @@ def test_a_run_leaves_steps_that_stand_alone_a_log_and_its_first_batches(corpus:
     register()
     loaded = AutoModelForCausalLM.from_pretrained(step_folder(tmp_path / "run", 3))
     assert loaded.dtype == torch.float32
-    for moment in moments(TINY, vocabulary(step_folder(tmp_path / "run", 0)), batches(TokenisedCorpus(corpus), 0)):
+    for moment in moments(TINY, vocabulary(step_folder(tmp_path / "run", 0)), batches(TokenisedCorpus(lab_corpus), 0)):
         last = moment
     assert relative_distance(state(loaded), state(last.model)) < 5e-4
     assert relative_distance(load_state(step_folder(tmp_path / "run", 3)), state(loaded)) == 0.0
     kept = list(stored_batches(tmp_path / "run" / "first-batches.npy"))
     assert len(kept) == train_module.FIRST_BATCHES
-    assert torch.equal(kept[4], next(islice(batches(TokenisedCorpus(corpus), 0), 4, None)))
+    assert torch.equal(kept[4], next(islice(batches(TokenisedCorpus(lab_corpus), 0), 4, None)))
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "validation"] == [0, 2, 3]
 
 
-def test_the_summary_has_a_row_for_each_finished_run(corpus: Path, tmp_path: Path) -> None:
-    train(TINY, corpus, tmp_path / "kmeans")
-    train(replace(TINY, router="soft", balancing=None), corpus, tmp_path / "soft")
+def test_the_summary_has_a_row_for_each_finished_run(lab_corpus: Path, tmp_path: Path) -> None:
+    train(TINY, lab_corpus, tmp_path / "kmeans")
+    train(replace(TINY, router="soft", balancing=None), lab_corpus, tmp_path / "soft")
     (tmp_path / "dense").mkdir()
     rows = summary(tmp_path / name for name in ("kmeans", "dense", "soft")).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| kmeans", "| soft"]
@@ -115,9 +87,9 @@ def test_the_summary_has_a_row_for_each_finished_run(corpus: Path, tmp_path: Pat
     assert rows[1].split(" | ")[3:6] == ["none"] * 3
 
 
-def test_a_run_cut_short_is_not_finished(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_cut_short_is_not_finished(lab_corpus: Path, tmp_path: Path) -> None:
     assert not finished(TINY, tmp_path)
-    train(TINY, corpus, tmp_path)
+    train(TINY, lab_corpus, tmp_path)
     lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "log.jsonl").write_text("".join(lines[:-1]))
     assert not finished(TINY, tmp_path)
@@ -142,9 +114,9 @@ def test_sequences_of_another_length_are_refused_with_their_shape(tmp_path: Path
         TokenisedCorpus(tmp_path).sequences("train", "code")
 
 
-def test_an_unknown_size_is_refused_with_the_known_ones(corpus: Path) -> None:
+def test_an_unknown_size_is_refused_with_the_known_ones(lab_corpus: Path) -> None:
     with pytest.raises(UnknownSize, match="'s128' is not known; there are s32, s64"):
-        lab_config(replace(TINY, size="s128"), vocabulary(corpus))
+        lab_config(replace(TINY, size="s128"), vocabulary(lab_corpus))
 
 
 def result(router: str, balancing: float, perplexity: float, violation: float) -> GridResult:
@@ -162,9 +134,9 @@ def test_the_grid_chooses_the_best_balance_among_equal_perplexities() -> None:
     assert "| kmeans | 0.005 | 101.9 | 0.300 | 0.600 | 60 |" in table(rows).splitlines()
 
 
-def test_the_command_trains_a_run(corpus: Path, tmp_path: Path) -> None:
+def test_the_command_trains_a_run(lab_corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    options = ["--router", "kmeans", "--size", "s32", "--steps", "20", "--corpus", str(corpus), "--out", str(out)]
+    options = ["--router", "kmeans", "--size", "s32", "--steps", "20", "--corpus", str(lab_corpus), "--out", str(out)]
     done = CliRunner().invoke(cli.app, ["train", *options])
     assert done.exit_code == 0, done.output
     assert step_folder(out, 20).is_dir()
@@ -188,3 +160,23 @@ def test_the_command_refuses_what_it_does_not_know(options: list[str], sentence:
     refused = CliRunner().invoke(cli.app, ["train", *options])
     assert refused.exit_code == 2
     assert sentence in " ".join(refused.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("size", "parameters", "active"), [("100m", 99e6, 21e6), ("1b", 1.0e9, 0.17e9)])
+def test_the_larger_sizes_are_as_large_as_the_readme_says(size: str, parameters: float, active: float) -> None:
+    settings, words = replace(TINY, router="softmax_aux", size=size, balancing=None), Vocabulary(4096, 0, 1, 1)
+    config = lab_config(settings, words)
+    with torch.device("meta"):
+        model = LabMoeForCausalLM(config)
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    every = sum(p.numel() for p in model.parameters())
+    assert every == pytest.approx(parameters, rel=0.03)
+    assert every - experts * (1 - config.num_experts_per_tok / config.num_experts) == pytest.approx(active, rel=0.05)
+
+
+def test_a_larger_batch_has_more_sequences_of_each_domain(lab_corpus: Path) -> None:
+    corpus = TokenisedCorpus(lab_corpus)
+    small, large = list(islice(batches(corpus, 0), 2)), next(batches(corpus, 0, 8))
+    for place in range(len(DOMAINS)):
+        parts = [batch[4 * place : 4 * place + 4] for batch in small]
+        assert torch.equal(large[8 * place : 8 * place + 8], torch.cat(parts))

@@ -89,13 +89,14 @@ class KMeansRouter(BalancedByBias):
     def update(self) -> None:
         """Move each centroid that served towards the mean it served, and each bias by its rule."""
         if self.gathered:
-            members, mass = self.gathered["members"], self.gathered["mass"]
+            seen = {name: self.across(gathered) for name, gathered in self.gathered.items()}
+            members, mass = seen["members"], seen["mass"]
             rate = 1 - (1 - self.ema) ** members[:, None] if self.by_token else self.ema
-            mean = self.gathered["hidden"] / torch.where(mass > 0, mass, 1)[:, None]
+            mean = seen["hidden"] / torch.where(mass > 0, mass, 1)[:, None]
             moved = torch.lerp(self.weight.float(), mean, rate).to(self.weight.dtype)
             self.weight.copy_(torch.where(mass[:, None] > 0, moved, self.weight))
             if (centre := getattr(self, "centre", None)) is not None:
-                centre.lerp_(self.gathered["all"] / self.gathered["tokens"], self.ema)
+                centre.lerp_(seen["all"] / seen["tokens"], self.ema)
         self.gathered = {}
         super().update()
 

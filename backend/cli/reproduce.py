@@ -1,0 +1,106 @@
+"""`moe-geometry lab reproduce`: a published experiment on trained checkpoints, as one table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.ask import ProgressLine
+from backend.cli.door import Door, Wanted, open_door
+from backend.errors import NotFound, Refusal
+from backend.settings import Settings
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="The experiment; all are listed if left out.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A folder or an id to ask instead of ours, where no training is needed.")
+    ] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Show the results that ship, without a model.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Also write them to data/experiments/.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of rows.")] = False,
+) -> None:
+    """Repeat a published experiment: what was published, what we find with its interval, what that says."""
+    from backend.lab import experiments
+
+    if name is None:
+        for each in experiments.names():
+            typer.echo(f"{each}: {experiments.get(each).title}. {experiments.get(each).source}")
+        return
+    settings = Settings.from_environment()
+    file = settings.data / "experiments" / f"{name}.json"
+    experiments.get(name)
+    if kept and checkpoint:
+        raise Refusal("--kept shows what ships, which no --checkpoint changes; leave one of them out.")
+    rows = _kept(file) if kept else _run(name, checkpoint, settings)
+    if keep and not kept:
+        _keep(file, name, checkpoint, rows)
+    typer.echo(json.dumps(rows, allow_nan=False) if as_json else _table(rows))
+
+
+def _run(name: str, checkpoint: str | None, settings: Settings) -> list[dict[str, Any]]:
+    from backend.lab import experiments
+    from backend.lab.experiment import Setting
+
+    experiment = experiments.get(name)
+    if checkpoint and not experiment.takes_checkpoint:
+        raise Refusal(f"{name} compares trained runs; it takes no --checkpoint.")
+    line = ProgressLine()
+    try:
+        with open_door(settings) as door:
+            setting = Setting(
+                _asking(door, line), lambda run: _perplexity(settings.data / "checkpoints", run), checkpoint
+            )
+            return [row.to_json() for row in experiment.run(setting)]
+    finally:
+        line.clear()
+
+
+def _asking(door: Door, line: ProgressLine) -> Any:
+    from backend.wire import from_json
+
+    def ask(measure: str, *checkpoints: str, prompts: str | None, **knobs: Any) -> Any:
+        return from_json(door.ask(Wanted(measure, checkpoints, prompts, knobs), line)).result
+
+    return ask
+
+
+def _perplexity(checkpoints: Path, run: str) -> float:
+    """Of a stored step `RUN/step-NNNNN`, from the log of its training."""
+    folder, step = run.split("/step-")
+    lines = (checkpoints / folder / "log.jsonl").read_text("utf-8").splitlines()
+    said = [line for line in map(json.loads, lines) if line["kind"] == "validation" and line["step"] == int(step)]
+    return said[-1]["perplexity"]["all"]
+
+
+def _kept(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        raise NotFound(f"{file} is not there: no result of this experiment ships; leave --kept out to run it.")
+    return json.loads(file.read_text("utf-8"))["rows"]
+
+
+def _keep(file: Path, name: str, checkpoint: str | None, rows: list[dict[str, Any]]) -> None:
+    command = f"moe-geometry lab reproduce {name}" + (f" --checkpoint {checkpoint}" if checkpoint else "") + " --keep"
+    about = {"command": command, "made": datetime.now(UTC).date().isoformat(), "rows": rows}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(about, indent=2, allow_nan=False) + "\n", "utf-8")
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table, so that it can be pasted where results are discussed."""
+    head = "| quantity | published | ours | interval | verdict | note |\n|---|---|---|---|---|---|"
+    return "\n".join([head, *(_line(row) for row in rows)])
+
+
+def _line(row: dict[str, Any]) -> str:
+    interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    cells = (row["quantity"], _number(row["published"]), _number(row["ours"]), interval, row["verdict"], row["note"])
+    return "| " + " | ".join(cells) + " |"
+
+
+def _number(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.3f}"

@@ -1,0 +1,137 @@
+"""A published experiment, asked again: questions to checkpoints, and a row for each quantity that was published.
+
+The way to the answers is given (`Ask`): an experiment knows no store and no service.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from types import EllipsisType
+from typing import Any, Protocol
+
+import numpy as np
+
+from analysis.result import Interval, Null, Result
+
+Cells = np.ndarray | slice | EllipsisType
+
+
+class Verdict(StrEnum):
+    """What our numbers say of a published effect; never by the value alone."""
+
+    SHOWS = "shows"
+    DOES_NOT_SHOW = "does not show"
+    CANNOT_TELL = "cannot be tested at this size"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A quantity: as published (a number, or the words for a range), ours with its interval, and what that says."""
+
+    quantity: str
+    published: float | str | None
+    ours: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        return asdict(self) | {"verdict": str(self.verdict)}
+
+
+class Ask(Protocol):
+    """A question to the store, by names."""
+
+    def __call__(self, measure: str, *checkpoints: str, prompts: str | None, **knobs: Any) -> Result:
+        """The answer, computed if it has to be."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours."""
+
+    ask: Ask
+    perplexity: Callable[[str], float]
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A file in `experiments/`: what it repeats, and its rows."""
+
+    title: str
+    source: str
+    run: Callable[[Setting], Iterator[Row]]
+    takes_checkpoint: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """A number with its bounds, NaN where there are none."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def __sub__(self, other: "Found") -> "Found":
+        """The difference; its bounds take both at their worst, which is wider than independent ones would be."""
+        return Found(self.value - other.value, self.low - other.high, self.high - other.low)
+
+    def above(self, bound: float) -> bool | None:
+        """Whether all of the interval lies above; None where there is no interval."""
+        return None if math.isnan(self.low) else self.low > bound
+
+    def below(self, bound: float) -> bool | None:
+        """Whether all of the interval lies below; None where there is no interval."""
+        return None if math.isnan(self.high) else self.high < bound
+
+
+def mean_of(result: Result, cells: Cells = ...) -> Found:
+    """The mean over cells; its bounds are the means of theirs, which is at least as wide as the mean's own.
+
+    No bounds if one of the cells has none.
+    """
+    values = result.values[cells]
+    there = ~np.isnan(values)
+    if not isinstance(result.interval, Interval) or not there.any():
+        return Found(_mean(values))
+    low, high = (
+        np.broadcast_to(bound, result.values.shape)[cells][there]
+        for bound in (result.interval.low, result.interval.high)
+    )
+    found = Found(_mean(values), float(low.mean()), float(high.mean()))
+    return Found(found.value) if math.isnan(found.low + found.high) else found
+
+
+def pairs_of(result: Result) -> np.ndarray:
+    """Which cells of a table over layers, experts and experts are pairs of different experts."""
+    return np.broadcast_to(~np.eye(result.values.shape[-1], dtype=bool), result.values.shape)
+
+
+def chance_of(result: Result, bound: str, cells: Cells = ...) -> float:
+    """The mean over cells of the null's `mean`, `low` or `high`; NaN without a null."""
+    if not isinstance(result.null, Null):
+        return math.nan
+    return _mean(np.broadcast_to(getattr(result.null, bound), result.values.shape)[cells])
+
+
+def row(quantity: str, published: float | str | None, found: Found, shows: bool | None, note: str = "") -> Row:
+    """A row of what was run; `shows` is None where our numbers decide nothing."""
+    verdict = Verdict.CANNOT_TELL if shows is None else Verdict.SHOWS if shows else Verdict.DOES_NOT_SHOW
+    ours, low, high = (x if math.isfinite(x) else None for x in (found.value, found.low, found.high))
+    return Row(quantity, published, ours, low, high, verdict, note)
+
+
+def not_run(quantity: str, published: float | str | None, why: str) -> Row:
+    """A row of what was not run, and why."""
+    return Row(quantity, published, None, None, None, Verdict.NOT_RUN, why)
+
+
+def _mean(values: np.ndarray) -> float:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else math.nan

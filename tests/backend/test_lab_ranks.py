@@ -1,0 +1,89 @@
+"""Several processes that train one run leave the state of one."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import multiprocessing
+
+from analysis.lab.routers import router_names
+from backend.errors import Refusal
+from backend.lab import ranks
+from backend.lab.batches import TokenisedCorpus, batches
+from backend.lab.model_files import relative_distance, vocabulary
+from backend.lab.settings import RunSettings
+from backend.lab.train import moments, train
+from tests.backend.lab_corpus import TINY
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+
+STEPS = 6
+TOLERANCE = 2e-6
+"""Of the norm of the whole state: sums of float32 in another order, six times (measured: up to 3e-7)."""
+LEARNT = [name for name in router_names() if name not in ("frozen", "hashed", "unbalanced")]
+
+
+def end(settings: RunSettings, corpus: Path) -> dict[str, torch.Tensor]:
+    torch.set_num_threads(1)
+    for moment in moments(settings, vocabulary(corpus), batches(TokenisedCorpus(corpus), settings.seed)):
+        last = moment
+    return last.weights()
+
+
+def one_of(rank: int, count: int, port: int, corpus: Path, folder: Path, routers: list[str]) -> None:
+    """A process of `count`: what `accelerate launch` tells it, it is told here."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    for router in routers:
+        weights = end(replace(TINY, router=router, balancing=None, steps=STEPS), corpus)
+        if rank == 0:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / f"{router}.safetensors")
+    train(replace(TINY, stored=(0, 3)), corpus, folder / "run")
+    torch.distributed.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def of_two(lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left."""
+    folder = tmp_path_factory.mktemp("two")
+    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, LEARNT), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("router", LEARNT)
+def test_two_processes_give_the_state_of_one(router: str, lab_corpus: Path, of_two: Path) -> None:
+    alone = end(replace(TINY, router=router, balancing=None, steps=STEPS), lab_corpus)
+    together = load_file(of_two / f"{router}.safetensors")
+    assert relative_distance(together, alone) < TOLERANCE
+    start = end(replace(TINY, router=router, balancing=None, steps=0), lab_corpus)
+    assert relative_distance(start, alone) > 1000 * TOLERANCE, "the tolerance sees a run that did not move"
+
+
+def test_two_processes_write_one_run(lab_corpus: Path, of_two: Path, tmp_path: Path) -> None:
+    train(replace(TINY, stored=(0, 3)), lab_corpus, tmp_path)
+    for run in (of_two / "run", tmp_path):
+        assert sorted(path.name for path in run.iterdir()) == [
+            "first-batches.npy", "log.jsonl", "run.json", "step-00000", "step-00003"
+        ]  # fmt: skip
+    ours, theirs = ((run / "log.jsonl").read_text().count("\n") for run in (of_two / "run", tmp_path))
+    assert ours == theirs
+    steps = (load_file(run / "step-00003" / "model.safetensors") for run in (of_two / "run", tmp_path))
+    assert relative_distance(*({name: t.float() for name, t in step.items()} for step in steps)) < 1e-4  # float16
+
+
+def test_a_batch_that_cannot_be_shared_equally_is_refused() -> None:
+    class OfThree:
+        num_processes, process_index, device = 3, 0, "cpu"
+
+    with pytest.raises(Refusal, match="16 sequences cannot be shared equally by 3 processes"):
+        ranks.share(torch.zeros(16, 129), OfThree())
