@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-slow-laws test-browser check check-types check-laws bench test-compose chromium clean
+.PHONY: help install up test check check-types check-laws bench test-compose chromium clean
 
 # A machine that forbids them compiles a thousand modules anew in each of some twenty processes.
 export PYTHONDONTWRITEBYTECODE :=
@@ -29,23 +29,16 @@ up: $(APP) ## start backend and frontend here; prints the address
 	@exec $(BIN)/moe-geometry up
 
 # On all cores, but for the browser and for what says how long an answer takes. The hook that checks every shape at every
-# call takes more than half the time: it is on for all but the slow laws, which repeat the others, and the browser's. A
-# browser waits for half of its time, which the slow laws use at the lowest priority.
+# call takes more than half the time: it is on for all but the slow laws, which repeat the others, and the browser's.
 PYTEST := $(BIN)/python -m pytest
 ALL_CORES := OMP_NUM_THREADS=1 $(PYTEST) -q -n $(CORES)
 LAWS := $(ALL_CORES) --dist worksteal
 PLAIN := -o addopts="--import-mode=importlib --strict-markers -p no:dash"
 test: $(DEV) chromium ## every test but compose: laws, services, a real browser
 	$(LAWS) -m "not slow" tests/analysis tests/frontend tests/house tests/data
+	$(LAWS) -m slow $(PLAIN) tests/analysis tests/frontend tests/house tests/data
 	$(ALL_CORES) --dist loadfile -m "not alone and not browser" tests/backend tests/end_to_end
-	$(PYTEST) -m alone $(PLAIN) tests/backend tests/end_to_end
-	@$(MAKE) --no-print-directory --output-sync -j2 test-slow-laws test-browser
-
-test-slow-laws:
-	OMP_NUM_THREADS=1 nice -n 19 $(PYTEST) -q -n $(CORES) --dist worksteal -m slow $(PLAIN) tests/analysis tests/frontend tests/house tests/data
-
-test-browser:
-	$(PYTEST) -m "browser and not alone" $(PLAIN) tests/end_to_end
+	$(PYTEST) -m "alone or browser" $(PLAIN) tests/backend tests/end_to_end
 
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
 	$(BIN)/ruff check .
