@@ -36,9 +36,13 @@ def reproduce(
     experiments.get(name)
     if kept and checkpoint:
         raise Refusal("--kept shows what ships, which no --checkpoint changes; leave one of them out.")
+    if keep and (kept or checkpoint):
+        raise Refusal(
+            "--keep replaces the results that ship, which are of our own runs: leave --kept and --checkpoint out."
+        )
     rows = _kept(file) if kept else _run(name, checkpoint, settings)
-    if keep and not kept:
-        _keep(file, name, checkpoint, rows)
+    if keep:
+        _keep(file, name, rows)
     typer.echo(json.dumps(rows, allow_nan=False) if as_json else _table(rows))
 
 
@@ -83,9 +87,12 @@ def _kept(file: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text("utf-8"))["rows"]
 
 
-def _keep(file: Path, name: str, checkpoint: str | None, rows: list[dict[str, Any]]) -> None:
-    command = f"moe-geometry lab reproduce {name}" + (f" --checkpoint {checkpoint}" if checkpoint else "") + " --keep"
-    about = {"command": command, "made": datetime.now(UTC).date().isoformat(), "rows": rows}
+def _keep(file: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    about = {
+        "command": f"moe-geometry lab reproduce {name} --keep",
+        "made": datetime.now(UTC).date().isoformat(),
+        "rows": rows,
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(about, indent=2, allow_nan=False) + "\n", "utf-8")
 

@@ -117,6 +117,8 @@ def test_the_command_shows_what_ships_and_refuses_in_a_sentence(
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(experiments.names())
     with pytest.raises(Refusal, match="leave one of them out"):
         reproduce("kmeans-router", checkpoint="mine", kept=True)
+    with pytest.raises(Refusal, match="--keep replaces the results that ship"):
+        reproduce("routing-signatures", checkpoint="mine", keep=True)
     with pytest.raises(Refusal, match="kmeans-router compares trained runs; it takes no --checkpoint"):
         reproduce("kmeans-router", checkpoint="mine")
     monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "nowhere"))

@@ -22,8 +22,8 @@ from tests.backend.lab_corpus import TINY
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 STEPS = 6
-TOLERANCE = 2e-6
-"""Of the norm of the whole state: sums of float32 in another order, six times (measured: up to 3e-7)."""
+TOLERANCE = 2e-7
+"""Of the norm of the whole state: sums of float32 in another order, six times (measured: 1.3e-8 to 1.6e-8)."""
 LEARNT = [name for name in router_names() if name not in ("frozen", "hashed", "unbalanced")]
 
 

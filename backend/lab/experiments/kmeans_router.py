@@ -20,7 +20,11 @@ def run(setting: Setting) -> Iterator[Row]:
         yield row(f"MaxVio, {WORDS[name]}", published, found[name], _in_its_place(name, found), note)
     for name in ("free", "aux"):
         worse = found[name] - found["kmeans"]
-        yield row(f"MaxVio, {WORDS[name]} less K-Means", PUBLISHED[name] - PUBLISHED["kmeans"], worse, worse.above(0))
+        published, note = (
+            round(PUBLISHED[name] - PUBLISHED["kmeans"], 3),
+            "published: our difference of the two numbers",
+        )
+        yield row(f"MaxVio, {WORDS[name]} less K-Means", published, worse, worse.above(0), note)
     ours = setting.perplexity(f"kmeans/{LAST}") / setting.perplexity(f"free/{LAST}") - 1
     note = "one seed of each, so no interval"
     yield row("perplexity, K-Means over loss-free, less 1", 0.026, Found(ours), None, note)
