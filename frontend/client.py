@@ -103,25 +103,31 @@ class Client:
         return await self._recent("measures", lambda: self._list("/measures", "measures"))
 
     async def jobs(self) -> list[Mapping[str, Any]]:
-        """All jobs, newest first."""
-        return await self._recent("jobs", lambda: self._list("/jobs", "jobs"))
+        """All jobs, newest first; never a second old, for a job that ends is not heard of twice."""
+        return await self._list("/jobs", "jobs")
 
     async def stored_questions(self) -> list[Mapping[str, Any]]:
         """What the store can answer at once."""
         return await self._list("/questions", "questions")
 
-    async def stored(self, question: Question) -> Answer | NotAsked | Job:
-        """The stored answer, the job that is making it, or what it would cost; starts nothing."""
+    async def stored(self, question: Question, again: bool = False) -> Answer | NotAsked | Job:
+        """The stored answer, the job that is making it, or what it would cost; starts nothing.
+
+        A job that ends after the store was looked at and before the jobs were has left its answer there: it is looked
+        up `again`. Without that a plate said "not asked" of what had just been answered, and nothing ever told it.
+        """
         try:
             return await self._question(question.body() | {"only_stored": True})
         except Refusal as refusal:
             if refusal.status != 404 or not isinstance(refusal, _Cost):
                 raise
-            return await self._under_way(question, refusal) or NotAsked(refusal.cost)
+            job = await self._job_of(question, refusal)
+            if job and job["state"] == "done" and not again:
+                return await self.stored(question, again=True)
+            return _job(job) if job and job["state"] in ("waiting", "running") else NotAsked(refusal.cost)
 
     async def ask(self, question: Question, wait: float = 0.4) -> Answer | Job:
         """Ask for good: an answer if it comes within `wait` seconds, else the job that will bring it."""
-        self._kept.pop("jobs", None)
         return await self._question(question.body() | {"wait": wait})
 
     async def answer(self, key: str) -> Answer:
@@ -156,12 +162,9 @@ class Client:
             return Job(told["job"], told.get("key", ""))
         return self._decode(response)
 
-    async def _under_way(self, question: Question, cost: _Cost) -> Job | None:
-        for job in await self.jobs():
-            same = job["key"] == cost.key if cost.key else _same(job, question)
-            if same and job["state"] in ("waiting", "running"):
-                return Job(job["id"], job["key"], job["state"], job.get("stage") or "", job.get("fraction") or 0.0)
-        return None
+    async def _job_of(self, question: Question, cost: _Cost) -> Mapping[str, Any] | None:
+        """The newest job of a question, whatever has become of it, as known after the store was looked at."""
+        return next((j for j in await self.jobs() if (j["key"] == cost.key if cost.key else _same(j, question))), None)
 
     def _decode(self, response: httpx.Response) -> Answer:
         if response.headers.get("content-type", "").startswith(ARROW):
@@ -212,6 +215,10 @@ def _refusal(response: httpx.Response) -> Refusal:
         str(detail),
         tuple(map(str, problem.get("known", ()))),
     )
+
+
+def _job(told: Mapping[str, Any]) -> Job:
+    return Job(told["id"], told["key"], told["state"], told.get("stage") or "", told.get("fraction") or 0.0)
 
 
 def _same(job: Mapping[str, Any], question: Question) -> bool:

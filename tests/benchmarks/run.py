@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from scipy.stats import binom
+from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.case import Case, Race
 
@@ -65,7 +66,8 @@ def measure(name: str) -> dict[str, Any]:
     case = cases()[name]
     torch.set_num_threads(1)
     race = case.prepare()
-    times, mine, theirs, memory = pairs(race, case.repeats)
+    with threadpool_limits(1):  # numpy's and scipy's own BLAS, whose threads get in each other's way in a loop
+        times, mine, theirs, memory = pairs(race, case.repeats)
     race.same(mine, theirs)
     ratios = [ours / other if case.overhead else other / ours for ours, other in times]
     ratio, (low, high) = median(ratios), interval(ratios)

@@ -96,3 +96,30 @@ async def test_a_failed_list_is_asked_again_and_not_kept():
         await client.measures()
     assert await client.measures() == [{"name": "x"}]
     await client.close()
+
+
+async def test_a_job_that_ends_between_two_looks_leaves_its_answer_not_a_question_not_asked():
+    looked = []
+
+    def backend(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/jobs"):
+            return httpx.Response(200, json={"jobs": [{"id": "j0", "key": "k", "state": "done"}]})
+        looked.append(request)
+        if len(looked) == 1:
+            return httpx.Response(404, json={"detail": "Not asked yet.", "cost": {"passes": 1}, "key": "k"})
+        return httpx.Response(200, json=planted.answer(LOAD.body()))
+
+    client = Client("http://fake", httpx.MockTransport(backend))
+    assert not isinstance(await client.stored(LOAD), Job | NotAsked)
+    await client.close()
+
+
+async def test_an_answer_that_was_dropped_since_its_job_ended_is_not_looked_for_for_ever():
+    def backend(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/jobs"):
+            return httpx.Response(200, json={"jobs": [{"id": "j0", "key": "k", "state": "done"}]})
+        return httpx.Response(404, json={"detail": "Not asked yet.", "cost": {"passes": 1}, "key": "k"})
+
+    client = Client("http://fake", httpx.MockTransport(backend))
+    assert isinstance(await client.stored(LOAD), NotAsked)
+    await client.close()
