@@ -164,13 +164,16 @@ class Answering:
         called = zip(plan.sides, question.labels, strict=True)
         sides = tuple(SideFiles(side.stored, labels, side.checkpoint, label) for side, label in called)
         task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))
+        ready = None
+        # To the end: leaving at the result would drop a task whose end is on its way, and with it its slow worker.
         for message in self._run(task, ticket, ticket.progress):
-            if isinstance(message, ResultReady):
-                notes = self._store.notes([key for side in plan.sides for key in side.keys])
-                tokens = message.result.tokens or max((self._tokens(question, side) for side in plan.sides), default=0)
-                caveats = (*message.result.caveats, *_few(notes))
-                return replace(message.result, tokens=tokens, caveats=caveats), message.arrays
-        raise TaskFailed(f"{question.measure.name} ended without a result.")
+            ready = message if isinstance(message, ResultReady) else ready
+        if ready is None:
+            raise TaskFailed(f"{question.measure.name} ended without a result.")
+        notes = self._store.notes([key for side in plan.sides for key in side.keys])
+        tokens = ready.result.tokens or max((self._tokens(question, side) for side in plan.sides), default=0)
+        caveats = (*ready.result.caveats, *_few(notes))
+        return replace(ready.result, tokens=tokens, caveats=caveats), ready.arrays
 
     def _tokens(self, question: Question, side: planner.Side) -> int:
         """Tokens behind one side, for measures whose statistics keep no count of them; the keys go shard by shard."""

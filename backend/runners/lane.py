@@ -46,6 +46,7 @@ class Lane:
         self._process: BaseProcess | None = None
         self._given: dict[str, _Given] = {}
         self._false_starts = 0
+        self._ended = False
         if eager:
             self._wanted.set()
         # This thread alone starts the process: Linux sends the death signal when the *thread* that started it ends.
@@ -86,6 +87,7 @@ class Lane:
                 return
             self._send(task)
             if self._options.lane == "slow" and not self._given and self._process:
+                self._ended = True
                 self._process.kill()
 
     def stop(self) -> None:
@@ -130,7 +132,7 @@ class Lane:
         process.start()
         theirs.close()
         with self._lock:
-            self._process, self._connection = process, ours
+            self._process, self._connection, self._ended = process, ours, False
             for given in self._given.values():
                 self._send(given.task)
             if self._closing.is_set():
@@ -166,13 +168,14 @@ class Lane:
         with self._lock:
             self._connection = None
             came_up, self.ready = self.ready is not None, None
+            ended, self._ended = self._ended, False
             connection.close()
-            # A worker on demand leaves when idle; a task that crossed its leaving is given to the next one.
+            # A worker on demand leaves when idle, or is ended; a task that crossed that is given to the next one.
             if not self._given and (code == 0 or self._options.lane == "slow") and not self._closing.is_set():
                 self._wanted.clear()
-        if code != 0 and not self._closing.is_set():
+        if code != 0 and not ended and not self._closing.is_set():
             self._fail_all(f"The worker {_death(code)}")
-        if not came_up:
+        if not came_up and not ended:
             self._false_starts += 1
             self._closing.wait(min(2.0**self._false_starts, LONGEST_PAUSE))
 

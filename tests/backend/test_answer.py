@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from backend import wire
+from backend.runners.messages import CaptureTask, Done, EvaluateTask
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
 
@@ -24,6 +25,16 @@ def test_the_same_question_is_answered_from_the_store_without_a_model(live: Live
     assert reply.json() == first
     assert len(live.runner.log) == before
     assert live.http.get(f"/questions/{first['provenance']['key']}").json() == first
+
+
+def test_what_a_worker_did_is_heard_to_its_end(live: Live) -> None:
+    """Who stops at the result drops the task, and a dropped slow task takes its worker with it."""
+    words = live.add(tiny_olmoe.prompts(20, "heard", start=7700))
+    before = len(live.runner.log)
+    live.answer("expert_load", words)
+    log = list(live.runner.log)[before:]
+    begun = [item.id for item in log if isinstance(item, CaptureTask | EvaluateTask)]
+    assert len(begun) == 2 and [item.task for item in log if isinstance(item, Done)] == begun
 
 
 def test_an_answer_says_where_it_comes_from(live: Live) -> None:

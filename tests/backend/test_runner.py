@@ -15,9 +15,10 @@ import pytest
 from backend.errors import Refusal
 from backend.runners.device import resolve_device
 from backend.runners.failures import TaskFailed
-from backend.runners.lane import STOPPED
+from backend.runners.lane import STOPPED, Lane
 from backend.runners.local import LocalRunner
 from backend.runners.messages import EvaluateTask
+from backend.runners.worker import WorkerOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -91,6 +92,19 @@ def test_a_closed_runner_leaves_no_process_and_tells_who_waits(tmp_path: Path) -
     assert told == [STOPPED]
     with pytest.raises(TaskFailed, match="The service stopped"):
         list(runner.run(EvaluateTask("late", "expert_load", {}, (), "quick")))
+
+
+def test_a_task_that_comes_while_another_is_being_cancelled_is_given_to_the_next_worker(tmp_path: Path) -> None:
+    lane = Lane(WorkerOptions("slow", tmp_path, "cpu", memory_budget=10**9, threads=1))
+    for turn in "ab":
+        lane.submit(EvaluateTask(f"{turn} first", "expert_load", {}, (), "slow"))
+        end = time.monotonic() + 60
+        while not lane.pid and time.monotonic() < end:
+            time.sleep(0.01)
+        lane.cancel(f"{turn} first")
+        told = lane.submit(EvaluateTask(f"{turn} second", "expert_load", {}, (), "slow")).get(timeout=60)
+        assert told is not None and "killed" not in getattr(told, "message", ""), told
+    lane.close()
 
 
 def test_a_device_that_is_not_there_is_refused_by_name() -> None:
