@@ -86,6 +86,50 @@ def test_a_planted_order_shows_and_an_overlap_does_not() -> None:
     assert found["MaxVio, auxiliary loss"]["verdict"] == "shows"
 
 
+def saturation(early: float, first: float, last: float) -> dict[str, dict]:
+    """Two layers over seven steps: `early` at both after a hundredth, `first` and `last` after a tenth."""
+    values = np.full((7, 2), 0.9)
+    values[1], values[3] = early, (first, last)
+
+    def ask(measure, *checkpoints, prompts, **knobs):
+        assert measure == "router_saturation" and len(checkpoints) == 7
+        return result(values, values - 0.01, values + 0.01, null=(0.25, 0.24, 0.26))
+
+    return {each.quantity: each.to_json() for each in experiments.get("saturation").run(Setting(ask, lambda run: 1.0))}
+
+
+def test_saturation_is_judged_against_blind_choices_and_depth_by_its_sign() -> None:
+    share, depth = "experts of the last step, {}, after 0.7 % of training", "the same, last layer less first, {}, {}"
+    tenth = "after 11 % of training"
+    found = saturation(0.3, 0.5, 0.8)
+    assert found[share.format("auxiliary loss")]["verdict"] == "shows"
+    assert found[depth.format("K-Means", tenth)]["ours"] == pytest.approx(0.3)
+    assert found[depth.format("K-Means", tenth)]["verdict"] == "shows"
+    found = saturation(0.265, 0.8, 0.5)
+    assert found[share.format("auxiliary loss")]["verdict"] == "does not show"
+    assert found[depth.format("K-Means", tenth)]["verdict"] == "does not show"
+
+
+def spectra(inputs: float, ratio: float, width: float) -> dict[str, dict]:
+    """Trained experts whose first axes hold `inputs`, of `ratio` directions; blind tokens 0.5 and 20."""
+
+    def ask(measure, checkpoint, prompts, of="inputs", quantity="explained"):
+        value, null = (inputs, (0.5, 0.48, 0.52)) if quantity == "explained" else (ratio, (20.0, 19.0, 21.0))
+        value = 0.4 if checkpoint.endswith("step-00000") else value
+        return result([[value] * 2], [[value - width] * 2], [[value + width] * 2], null=null)
+
+    found = experiments.get("dense-control").run(Setting(ask, lambda run: 1.0))
+    return {each.quantity: each.to_json() for each in found}
+
+
+def test_a_spectrum_is_steeper_or_not_than_that_of_blind_tokens() -> None:
+    names = ("variance in the first axes, inputs", "participation ratio, inputs")
+    assert [spectra(0.7, 12.0, 0.05)[name]["verdict"] for name in names] == ["shows", "shows"]
+    assert [spectra(0.53, 20.0, 0.05)[name]["verdict"] for name in names] == ["does not show", "does not show"]
+    trained = spectra(0.7, 12.0, 0.05)["variance in the first axes, trained less untrained"]
+    assert trained["ours"] == pytest.approx(0.3) and trained["verdict"] == "shows"
+
+
 def test_what_ships_is_kept_with_the_command_that_made_it(root: Path) -> None:
     for name in experiments.names():
         told = json.loads((root / "data" / "experiments" / f"{name}.json").read_text())
@@ -98,7 +142,7 @@ def test_what_ships_is_kept_with_the_command_that_made_it(root: Path) -> None:
 
 def test_an_unknown_experiment_is_answered_with_the_known() -> None:
     with pytest.raises(
-        experiments.UnknownExperiment, match=r"'nonsense'; there are functional-asymmetry, kmeans-router"
+        experiments.UnknownExperiment, match=r"'nonsense'; there are dense-control, functional-asymmetry, kmeans-router"
     ):
         experiments.get("nonsense")
 

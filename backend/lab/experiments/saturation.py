@@ -1,0 +1,59 @@
+"""How early in training a token's experts are those it ends with, by balancing rule."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from analysis.result import Result
+from backend.lab.experiment import Experiment, Found, Row, Setting, chance_of, mean_of, row
+
+PROMPTS, STEPS = "four-tasks", (0, 20, 80, 320, 1000, 2000, 3000)
+RULES = {"aux": "auxiliary loss", "free": "loss-free bias", "kmeans": "K-Means", "none": "no balancing"}
+EARLY, TENTH = STEPS.index(20), STEPS.index(320)
+PUBLISHED = "; published: up to 0.60 after 1 %, where chance is 0.125"
+EARLY_WORDS, TENTH_WORDS = "after 0.7 % of training", "after 11 % of training"
+
+
+def run(setting: Setting) -> Iterator[Row]:
+    """Share of the last step's experts after a hundredth and a tenth of training, last layer against first."""
+    answers = {name: _answer(setting, name) for name in RULES}
+    for name, words in RULES.items():
+        yield _share(answers[name], EARLY, f"experts of the last step, {words}, {EARLY_WORDS}", PUBLISHED)
+        yield _share(answers[name], TENTH, f"experts of the last step, {words}, {TENTH_WORDS}")
+        later = _at(answers[name], TENTH, slice(-1, None)) - _at(answers[name], TENTH, slice(0, 1))
+        published = "later layers earlier" if name == "aux" else None
+        note = "bounds are those of the two layers at their worst"
+        yield row(f"the same, last layer less first, {words}, {TENTH_WORDS}", published, later, later.above(0), note)
+    for name in ("aux", "free"):
+        more = _at(answers["kmeans"], TENTH) - _at(answers[name], TENTH)
+        note = "mean over layers; bounds are the means of the layers' own, both at their worst; one seed of each"
+        yield row(f"the same, K-Means less {RULES[name]}, {TENTH_WORDS}", None, more, more.above(0), note)
+
+
+def _answer(setting: Setting, name: str) -> Result:
+    return setting.ask("router_saturation", *(f"{name}/step-{step:05d}" for step in STEPS), prompts=PROMPTS)
+
+
+def _at(answer: Result, step: int, layers: slice = slice(None)) -> Found:
+    return mean_of(answer, _cells(answer, step, layers))
+
+
+def _cells(answer: Result, step: int, layers: slice) -> np.ndarray:
+    cells = np.zeros(answer.values.shape, dtype=bool)
+    cells[step, layers] = True
+    return cells
+
+
+def _share(answer: Result, step: int, quantity: str, published: str = "") -> Row:
+    """Decided against blind choices: shares of other numbers of experts cannot be compared."""
+    found = _at(answer, step)
+    chance = chance_of(answer, "high", _cells(answer, step, slice(None)))
+    note = f"mean over layers; two blind choices share up to {chance:.3f}{published}"
+    return row(quantity, None, found, found.above(chance), note)
+
+
+EXPERIMENT = Experiment(
+    title="How early routing settles",
+    source="Muennighoff et al. 2024, arXiv 2409.02060 (OLMoE-1B-7B, 8 of 64 experts)",
+    run=run,
+)
