@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +17,20 @@ from backend.cli.door import Door, Wanted, open_door
 from backend.errors import NotFound, Refusal
 from backend.settings import Settings
 
+QUICK_SEEDS = 2
+
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="The experiment; all are listed if left out.")] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="A folder or an id to ask instead of ours, where no training is needed.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=0, help="Also train small runs for so many seeds, where the experiment has any.")
+    ] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train them on the batches that ship, in seconds: shows that all works.")
+    ] = False,
     kept: Annotated[bool, typer.Option("--kept", help="Show the results that ship, without a model.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Also write them to data/experiments/.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A list of rows.")] = False,
@@ -36,17 +47,18 @@ def reproduce(
     experiments.get(name)
     if kept and checkpoint:
         raise Refusal("--kept shows what ships, which no --checkpoint changes; leave one of them out.")
-    if keep and (kept or checkpoint):
+    if keep and (kept or checkpoint or quick):
         raise Refusal(
-            "--keep replaces the results that ship, which are of our own runs: leave --kept and --checkpoint out."
+            "--keep replaces the results that ship, which are of our own whole runs: leave --kept, --checkpoint and "
+            "--quick out."
         )
-    rows = _kept(file) if kept else _run(name, checkpoint, settings)
+    rows = _kept(file) if kept else _run(name, checkpoint, settings, seeds or (QUICK_SEEDS if quick else 0), quick)
     if keep:
-        _keep(file, name, rows)
+        _keep(file, f"{name} --seeds {seeds}" if seeds else name, rows)
     typer.echo(json.dumps(rows, allow_nan=False) if as_json else _table(rows))
 
 
-def _run(name: str, checkpoint: str | None, settings: Settings) -> list[dict[str, Any]]:
+def _run(name: str, checkpoint: str | None, settings: Settings, seeds: int, quick: bool) -> list[dict[str, Any]]:
     from backend.lab import experiments
     from backend.lab.experiment import Setting
 
@@ -55,13 +67,41 @@ def _run(name: str, checkpoint: str | None, settings: Settings) -> list[dict[str
         raise Refusal(f"{name} compares trained runs; it takes no --checkpoint.")
     line = ProgressLine()
     try:
-        with open_door(settings) as door:
+        with open_door(settings) as door, _series(settings, seeds, quick, line) as series:
+            runs = settings.data / "checkpoints"
             setting = Setting(
-                _asking(door, line), lambda run: _perplexity(settings.data / "checkpoints", run), checkpoint
+                ask=_asking(door, line),
+                perplexity=lambda run: _perplexity(runs, run),
+                softened=lambda run: _softened(runs, settings.data / "runs", run),
+                checkpoint=checkpoint,
+                series=series,
             )
             return [row.to_json() for row in experiment.run(setting)]
     finally:
         line.clear()
+
+
+@contextmanager
+def _series(settings: Settings, seeds: int, quick: bool, line: ProgressLine) -> Iterator[Any]:
+    """Where an experiment trains runs of its own; quick ones leave nothing behind."""
+    from backend.lab.series import QUICK, Series, quick_corpus
+
+    def told(stage: str, fraction: float) -> None:
+        line(stage, fraction, None)
+
+    if not seeds:
+        yield None
+    elif quick:
+        with TemporaryDirectory(prefix="quick-", dir=_made(settings.data / "runs")) as folder:
+            corpus = quick_corpus(settings.data, Path(folder) / "corpus")
+            yield Series(corpus, Path(folder), seeds, base=QUICK, told=told)
+    else:
+        yield Series(settings.data / "corpus", settings.data / "runs" / "series", seeds, told=told)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _asking(door: Door, line: ProgressLine) -> Any:
@@ -79,6 +119,15 @@ def _perplexity(checkpoints: Path, run: str) -> float:
     lines = (checkpoints / folder / "log.jsonl").read_text("utf-8").splitlines()
     said = [line for line in map(json.loads, lines) if line["kind"] == "validation" and line["step"] == int(step)]
     return said[-1]["perplexity"]["all"]
+
+
+def _softened(checkpoints: Path, runs: Path, run: str) -> str:
+    from backend.lab.soften import soften
+
+    folder, step = run.split("/")
+    target = runs / f"{folder}-softened" / step
+    soften(checkpoints / folder / step, target)
+    return str(target)
 
 
 def _kept(file: Path) -> list[dict[str, Any]]:

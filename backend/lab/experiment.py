@@ -8,11 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from types import EllipsisType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from analysis.result import Interval, Null, Result
+
+if TYPE_CHECKING:
+    from backend.lab.series import Series
+
+UNTRAINED = "trains runs of its own: ask with --seeds"
+"""Why what needs runs of an experiment's own was not run."""
 
 Cells = np.ndarray | slice | EllipsisType
 
@@ -53,11 +59,17 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours."""
+    """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours.
+
+    `softened` makes a copy of a stored step whose routing is fully soft, and names it. `series` trains runs of the
+    experiment's own; without it, what needs them is not run.
+    """
 
     ask: Ask
     perplexity: Callable[[str], float]
+    softened: Callable[[str], str]
     checkpoint: str | None = None
+    series: "Series | None" = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The settings of a run: with the token ids, all that decides its weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import cos, pi
-from typing import Any
+from typing import Any, Literal
 
 from analysis.lab.model import LabMoeConfig
 from analysis.lab.routers import DENSE
@@ -42,6 +42,8 @@ BALANCING_KEY = {
     "softmax_aux": "router_aux_loss_coef",
     "loss_free": "router_bias_update_speed",
     "kmeans": "router_bias_update_speed",
+    "sigmoid_aux": "router_aux_loss_coef",
+    "sigmoid_free": "router_bias_update_speed",
 }
 
 
@@ -59,7 +61,8 @@ class Vocabulary:
 class RunSettings:
     """One run. `balancing` is the speed of the router's own rule, or None where it has none.
 
-    A batch holds `sequences` of each of the four domains.
+    A batch holds `sequences` of each of the four domains. `options` are fields of the model's config;
+    `row_optimiser` moves the rows of learned routers.
     """
 
     router: str
@@ -74,6 +77,8 @@ class RunSettings:
     stored: tuple[int, ...] = (0, 20)
     evaluate_every: int = 200
     sequences: int = SEQUENCES_PER_DOMAIN
+    options: dict[str, Any] = field(default_factory=dict)
+    row_optimiser: Literal["adamw", "sgd"] = "adamw"
 
     def learning_rate(self, step: int) -> float:
         """Linear warm-up, then a cosine from the peak to the final rate; `step` counts from 0."""
@@ -89,7 +94,7 @@ def lab_config(settings: RunSettings, vocabulary: Vocabulary) -> LabMoeConfig:
     """The model's config: every router serves the same active width but the soft one, which serves all experts."""
     size = _size(settings.size)
     dense = settings.router == DENSE
-    options: dict[str, Any] = {}
+    options = dict(settings.options)
     if settings.balancing is not None:
         options[BALANCING_KEY[settings.router]] = settings.balancing
     return LabMoeConfig(

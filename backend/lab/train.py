@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.lab.model import LabMoeForCausalLM, initialise, seed_routers
+from analysis.lab.model import LabMoeForCausalLM, initialise, routers, seed_routers
 from analysis.lab.step import StepLosses, max_violation, update_routers
 from backend.lab import ranks
 from backend.lab.batches import TokenisedCorpus, batches
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 BETAS = (0.9, 0.95)
 CLIP = 1.0
+SGD_SCALE = 50.0  # times AdamW's rate: a guess, since a plain gradient has no size of its own to step by
 FIRST_BATCHES = 20
 LOG_EVERY = 20
 KEEP_EVERY = 200
@@ -63,19 +64,20 @@ def moments(
     seed_routers(model, first[:, :-1], settings.seed)
     accelerator = ranks.accelerator()
     ranks.join(model, accelerator)
-    stepping, optimiser = accelerator.prepare(ranks.Stepping(model.train()), _optimiser(model, settings))
+    stepping, *optimisers = accelerator.prepare(ranks.Stepping(model.train()), *_optimisers(model, settings))
     at = partial(Moment, model=model, weights=partial(ranks.weights, stepping, accelerator))
     start = unfinished.restore(accelerator) if unfinished else 0
     if not start:
         yield at(0, losses=None)
     for step, tokens in enumerate(islice(chain([first], stream), start, settings.steps), start):
-        for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate(step)
+        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
+            group["lr"] = group.get("scale", 1.0) * settings.learning_rate(step)
         losses = stepping(ranks.share(tokens, accelerator))
         accelerator.backward(losses.loss)
         accelerator.clip_grad_norm_(stepping.parameters(), CLIP)
-        optimiser.step()
-        optimiser.zero_grad()
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
         update_routers(model)
         yield at(step + 1, losses=ranks.of_all(losses, accelerator))
         if unfinished:
@@ -150,13 +152,21 @@ def _settings_in(out: Path) -> RunSettings:
     return read_settings(json.loads((out / "run.json").read_text("utf-8"))["settings"])
 
 
-def _optimiser(model: LabMoeForCausalLM, settings: RunSettings) -> torch.optim.Optimizer:
+def _optimisers(model: LabMoeForCausalLM, settings: RunSettings) -> list[torch.optim.Optimizer]:
+    rate = settings.peak_learning_rate
+    rows = [p for router in routers(model) for p in router.parameters()] if settings.row_optimiser == "sgd" else []
+    apart = {id(p) for p in rows}
+    others = [p for p in model.parameters() if id(p) not in apart]
     # Norm gains are left alone: decay would pull them to zero, not to one.
     groups = [
-        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in others if p.dim() > 1], "weight_decay": settings.weight_decay, "scale": 1.0},
+        {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0, "scale": 1.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.peak_learning_rate, betas=BETAS, fused=True)
+    found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=True)]
+    if rows:
+        # Without decay: gradients alone move these rows.
+        found.append(torch.optim.SGD([{"params": rows, "scale": SGD_SCALE}], lr=rate, momentum=BETAS[0]))
+    return found
 
 
 def _lines(settings: RunSettings, moment: Moment, held_out: dict[str, Tensor]) -> Iterator[dict[str, Any]]:
