@@ -56,8 +56,10 @@ class Guard:
         await self._app(scope, _counted(receive, cap), closed)
 
     def _cap(self, headers: Headers) -> int:
-        form = headers.get("content-type", "").startswith("multipart/form-data")
-        return self._upload_cap + FORM_OVERHEAD if form else SMALL_BODY
+        kind = headers.get("content-type", "")
+        if kind.startswith("application/octet-stream"):
+            return self._upload_cap
+        return self._upload_cap + FORM_OVERHEAD if kind.startswith("multipart/form-data") else SMALL_BODY
 
 
 def _counted(receive: Receive, cap: int) -> Receive:

@@ -10,6 +10,7 @@ from analysis.measure import measures
 from backend.answer import Answering
 from backend.checkpoints import Checkpoints
 from backend.jobs import Jobs
+from backend.live import LiveRuns
 from backend.prompts import Prompts
 from backend.question import tracing_code
 from backend.runners import Runner
@@ -29,6 +30,7 @@ class Services:
     runner: Runner
     answering: Answering
     jobs: Jobs
+    live: LiveRuns
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[
         stack.callback(jobs.close)
         checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
         _warm(checkpoints)
-        yield Services(settings, store, checkpoints, prompts, runner, answering, jobs)
+        yield Services(settings, store, checkpoints, prompts, runner, answering, jobs, LiveRuns(settings))
 
 
 def _warm(checkpoints: Checkpoints) -> None:

@@ -1,0 +1,74 @@
+"""A recorder and a real backend: what is recorded arrives, merges and is told; what is no record is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend.recorder import GeometryRecorder
+from backend.recorder.record import file_name
+from tests.backend import tiny_moe
+from tests.backend.live import Live
+from tests.backend.test_recorder import ids, loads_of
+
+pytestmark = pytest.mark.slow
+
+
+def record(folder: Path, to: str | None, steps: int = 2, geometry: bool = True) -> torch.Tensor:
+    """Train-mode passes of a tiny model; the counts of the last."""
+    torch.manual_seed(0)
+    model = tiny_moe.olmoe().train()
+    recorder = GeometryRecorder(model, every=1, folder=folder, to=to, geometry=geometry)
+    for seed in range(steps):
+        model(input_ids=ids(seed))
+        recorder.step()
+    recorder.close(30)
+    return loads_of(model, ids(steps - 1))
+
+
+def address(live: Live) -> str:
+    return str(live.http.base_url).split("/api/")[0]
+
+
+def test_a_recorded_run_arrives_and_is_told_step_by_step(live: Live, tmp_path: Path) -> None:
+    counts = record(tmp_path / "followed", address(live))
+    listed = {run["name"]: run for run in live.http.get("/live").json()["runs"]}
+    assert listed["followed"]["last_step"] == 2 and listed["followed"]["experts"] == tiny_moe.EXPERTS
+    told = live.http.get("/live/followed").json()
+    assert [point["step"] for point in told["points"]] == [1, 2]
+    load = torch.tensor(told["points"][1]["load"])
+    torch.testing.assert_close(load, counts / counts.sum(-1, keepdim=True) * tiny_moe.EXPERTS, atol=1e-6, rtol=0)
+    assert set(told["points"][1]["trainers"]) == set(told["trainers"])
+    assert live.http.delete("/live/followed").status_code == 204
+    assert live.http.get("/live/followed").status_code == 404
+
+
+def test_a_folder_among_the_runs_of_the_data_is_told_without_being_sent(live: Live) -> None:
+    record(live.settings.data / "runs" / "at-home", None, geometry=False)
+    assert len(live.http.get("/live/at-home").json()["points"]) == 2
+    assert live.http.delete("/live/at-home").status_code == 404
+
+
+def test_what_is_no_record_of_the_run_is_refused_in_a_sentence(live: Live, tmp_path: Path) -> None:
+    record(tmp_path / "strict", address(live), steps=1)
+    put = lambda path, data: live.http.put(  # noqa: E731
+        f"/live/{path}", content=data, headers={"content-type": "application/octet-stream"}
+    )
+    good = (tmp_path / "strict" / file_name(1, 0)).read_bytes()
+    for path, data, sentence in (
+        ("strict/notes.txt", b"x", "no name of a record"),
+        (f"strict/{file_name(2, 0)}", good[:-9], "no whole safetensors file"),
+        (f"unheard/{file_name(1, 0)}", good, "send its run.json first"),
+        ("strict/run.json", b"{}", "must be an object with"),
+        ("-x/run.json", b"{}", "cannot name a run"),
+    ):
+        reply = put(path, data)
+        assert reply.status_code in (400, 404, 422) and sentence in reply.json()["detail"], (path, reply.text)
+    assert len(live.http.get("/live/strict").json()["points"]) == 1
+    other = live.http.get("/live/strict").json() | {"experts": 3}
+    assert put("strict-3/run.json", json.dumps(other).encode()).status_code == 204
+    reply = put(f"strict-3/{file_name(1, 0)}", good)
+    assert "Another model needs a run of another name" in reply.json()["detail"]
