@@ -106,6 +106,14 @@ class Client:
         """All jobs, newest first; never a second old, for a job that ends is not heard of twice."""
         return await self._list("/jobs", "jobs")
 
+    async def live_runs(self) -> list[Mapping[str, Any]]:
+        """Recorded training runs, the one heard of last first."""
+        return await self._list("/live", "runs")
+
+    async def live_run(self, name: str) -> Mapping[str, Any]:
+        """A recorded run with a point for each recorded step."""
+        return (await self._send("GET", f"/live/{name}")).json()
+
     async def stored_questions(self) -> list[Mapping[str, Any]]:
         """What the store can answer at once."""
         return await self._list("/questions", "questions")

@@ -11,7 +11,7 @@ from frontend.client import Client, Refusal
 from frontend.pages import page_of
 from frontend.state import Material, PageState, material_of, parse
 
-FOLLOWS_QUERY = ("/checkpoints", "/prompts")
+FOLLOWS_QUERY = ("/checkpoints", "/prompts", "/live")
 
 
 async def frame(client: Client, path: str | None, search: str | None) -> tuple[Any, Any]:

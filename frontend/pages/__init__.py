@@ -16,6 +16,7 @@ from frontend.pages import (
     family,
     function,
     jobs,
+    live,
     overview,
     prompts,
     representation,
@@ -41,6 +42,7 @@ PAGES: dict[str, Layout] = {
     "/trajectories": trajectories.layout,
     "/compare": compare.layout,
     "/jobs": jobs.layout,
+    "/live": live.layout,
 }
 
 

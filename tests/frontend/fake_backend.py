@@ -155,6 +155,10 @@ def _questions(app: FastAPI, desk: Desk) -> None:
         ends = ["aux/step-02000", "free/step-02000"]
         return planted.answer({"measure": name, "checkpoints": ends, "knobs": {}, "prompts": "four-tasks"})
 
+    @app.get(f"{API}/live")
+    def live_runs():
+        return {"runs": []}
+
     @app.get(f"{API}/jobs")
     async def listed() -> dict[str, Any]:
         return {"jobs": list(desk.jobs.values())[::-1]}
