@@ -106,6 +106,10 @@ class Client:
         """All jobs, newest first; never a second old, for a job that ends is not heard of twice."""
         return await self._list("/jobs", "jobs")
 
+    async def experiments(self) -> list[Mapping[str, Any]]:
+        """Published experiments as repeated here, with their rows."""
+        return await self._list("/experiments", "experiments")
+
     async def live_runs(self) -> list[Mapping[str, Any]]:
         """Recorded training runs, the one heard of last first."""
         return await self._list("/live", "runs")

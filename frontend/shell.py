@@ -29,13 +29,24 @@ RAIL = (
             ("path", "/trajectories", "Trajectories"),
         ),
     ),
-    ("Together", (("split", "/compare", "Compare"), ("play", "/live", "Live"), ("pulse", "/jobs", "Jobs"))),
+    (
+        "Together",
+        (
+            ("split", "/compare", "Compare"),
+            ("play", "/live", "Live"),
+            ("table", "/experiments", "Experiments"),
+            ("pulse", "/jobs", "Jobs"),
+        ),
+    ),
 )
 OWN = frozenset(path.strip("/") for _, links in RAIL for _, path, _ in links)
 
 KEYS = (
     ("g then o k p r w c j", "go to overview, checkpoints, prompts, routing, router, compare, jobs"),
-    ("g then u f e s t l", "go to coupling, function, representation, specialisation, trajectories, live"),
+    (
+        "g then u f e s t l x",
+        "go to coupling, function, representation, specialisation, trajectories, live, experiments",
+    ),
     (", .", "previous, next layer"),
     ("x", "swap A and B"),
     ("/", "choose a checkpoint"),

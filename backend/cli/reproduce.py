@@ -137,7 +137,12 @@ def _kept(file: Path) -> list[dict[str, Any]]:
 
 
 def _keep(file: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    from backend.lab import experiments
+
+    experiment = experiments.get(name.split()[0])
     about = {
+        "title": experiment.title,
+        "source": experiment.source,
         "command": f"moe-geometry lab reproduce {name} --keep",
         "made": datetime.now(UTC).date().isoformat(),
         "rows": rows,

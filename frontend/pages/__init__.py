@@ -13,6 +13,7 @@ from frontend.pages import (
     checkpoints,
     compare,
     coupling,
+    experiments,
     family,
     function,
     jobs,
@@ -43,6 +44,7 @@ PAGES: dict[str, Layout] = {
     "/compare": compare.layout,
     "/jobs": jobs.layout,
     "/live": live.layout,
+    "/experiments": experiments.layout,
 }
 
 

@@ -174,3 +174,14 @@ def test_the_command_shows_what_ships_and_refuses_in_a_sentence(
     monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "nowhere"))
     with pytest.raises(NotFound, match="no result of this experiment ships"):
         reproduce("kmeans-router", kept=True)
+
+
+@pytest.mark.slow
+def test_the_results_that_ship_are_told_with_what_they_repeat(live, root: Path) -> None:
+    folder = live.settings.data / "experiments"
+    folder.mkdir(parents=True)
+    shipped = root / "data" / "experiments" / "saturation.json"
+    (folder / shipped.name).write_text(shipped.read_text())
+    [told] = live.http.get("/experiments").json()["experiments"]
+    assert told == {"name": "saturation"} | json.loads(shipped.read_text())
+    assert told["title"] == experiments.get("saturation").title and "arXiv" in told["source"]

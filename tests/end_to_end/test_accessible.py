@@ -10,7 +10,7 @@ from tests.end_to_end.panels import ask, open_panel, ready
 
 pytestmark = pytest.mark.browser
 
-PAGES = ("/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/live")
+PAGES = ("/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/live", "/experiments")
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -155,6 +155,12 @@ def _questions(app: FastAPI, desk: Desk) -> None:
         ends = ["aux/step-02000", "free/step-02000"]
         return planted.answer({"measure": name, "checkpoints": ends, "knobs": {}, "prompts": "four-tasks"})
 
+    @app.get(f"{API}/experiments")
+    def experiments():
+        row = {"quantity": "d", "published": 1.44, "ours": 2.0, "low": 1.0, "high": 3.0, "verdict": "shows", "note": ""}
+        told = {"title": "An effect", "source": "A paper", "made": "2026-11-30", "command": "lab reproduce effect"}
+        return {"experiments": [{"name": "effect", "rows": [row]} | told]}
+
     @app.get(f"{API}/live")
     def live_runs():
         return {"runs": []}

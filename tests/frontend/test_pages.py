@@ -80,7 +80,20 @@ def test_every_server_callback_is_a_coroutine():
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/live", "/coupling", "/typo"]
+    "path",
+    [
+        "/",
+        "/checkpoints",
+        "/prompts",
+        "/routing",
+        "/router",
+        "/compare",
+        "/jobs",
+        "/live",
+        "/experiments",
+        "/coupling",
+        "/typo",
+    ],
 )
 async def test_every_page_has_one_h1_and_the_shell_around_it(client, path):
     page = await content(client, path, "")
