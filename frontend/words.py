@@ -62,7 +62,12 @@ ROUTERS = {
     "softmax_aux": "softmax, auxiliary loss",
     "loss_free": "loss-free bias",
     "kmeans": "K-Means",
+    "sigmoid_aux": "sigmoid, auxiliary loss",
+    "sigmoid_free": "sigmoid, loss-free bias",
     "soft": "fully soft",
+    "expert_choice": "expert choice",
+    "hashed": "hash of the token",
+    "frozen": "random, frozen",
     "unbalanced": "unbalanced",
     None: "–",
 }

@@ -60,6 +60,7 @@ class LabMoeConfig(OlmoeConfig):
     kmeans_rate: Literal["step", "token"] = "step"
     kmeans_weighted: bool = False
     kmeans_centred: bool = False
+    expert_choice_per_token: int = 2
     norm_topk_prob: bool = True
     tie_word_embeddings: bool = True
 
@@ -143,8 +144,10 @@ class LabMoeModel(LabMoePreTrainedModel):
     @no_type_check
     def forward(self, input_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
         """OLMoE's own."""
+        mask = kwargs.get("attention_mask")
         for router in routers(self):
             router.token_ids = input_ids
+            router.real_tokens = mask if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None
         return OlmoeModel.forward(self, input_ids, *args, **kwargs)
 
 

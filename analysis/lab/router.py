@@ -35,6 +35,7 @@ class Router(nn.Module):
 
     weight: Tensor  # [expert, model]: learned rows, or centroids; either way what an expert listens for
     drawn: ClassVar[tuple[str, ...]] = ("weight",)  # tensors that start as random numbers; the others keep their start
+    serves_all: ClassVar[bool] = False  # whether a token has a slot for every expert, whatever its weight
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -46,6 +47,7 @@ class Router(nn.Module):
         self.counts: Tensor | None = None
         self.across: Callable[[Tensor], Tensor] = alone
         self.token_ids: Tensor | None = None
+        self.real_tokens: Tensor | None = None  # the attention mask: what of it is 0 is padding
 
     def forward(
         self, hidden_states: Float[Tensor, "*tokens model"]

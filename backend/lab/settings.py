@@ -5,7 +5,7 @@ from math import cos, pi
 from typing import Any, Literal
 
 from analysis.lab.model import LabMoeConfig
-from analysis.lab.routers import DENSE
+from analysis.lab.routers import DENSE, serves_all
 from backend.errors import NotFound
 
 CONTEXT = 128
@@ -91,7 +91,7 @@ class RunSettings:
 
 
 def lab_config(settings: RunSettings, vocabulary: Vocabulary) -> LabMoeConfig:
-    """The model's config: every router serves the same active width but the soft one, which serves all experts."""
+    """The model's config: every router serves the same active width (expert choice on average) but the soft one."""
     size = _size(settings.size)
     dense = settings.router == DENSE
     options = dict(settings.options)
@@ -105,7 +105,7 @@ def lab_config(settings: RunSettings, vocabulary: Vocabulary) -> LabMoeConfig:
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         num_experts=0 if dense else size.experts,
-        num_experts_per_tok=0 if dense else size.experts if settings.router == "soft" else size.top_k,
+        num_experts_per_tok=0 if dense else size.experts if serves_all(settings.router) else size.top_k,
         max_position_embeddings=4 * CONTEXT,
         initializer_range=INITIALIZER_RANGE,
         pad_token_id=vocabulary.pad,

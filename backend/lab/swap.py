@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from analysis.errors import GeometryError
 from analysis.lab.model import LabMoeConfig
 from analysis.lab.router import Router
-from analysis.lab.routers import DENSE, build_router
+from analysis.lab.routers import DENSE, build_router, serves_all
 from backend.adapters import adapt
 from backend.adapters.anatomy import MoeLayer, Unsupported
 
@@ -50,7 +50,7 @@ def _made(layer: MoeLayer, router: str, text: Any, options: dict[str, Any]) -> R
     config = LabMoeConfig(
         router=router,
         num_experts=experts,
-        num_experts_per_tok=experts if router == "soft" else layer.top_k,
+        num_experts_per_tok=experts if serves_all(router) else layer.top_k,
         hidden_size=width,
         vocab_size=text.vocab_size,
         pad_token_id=None,

@@ -8,7 +8,7 @@ from analysis.errors import BadKnob, GeometryError, UnknownName
 from analysis.lab.balancing import balance_loss, bias_step, z_loss
 from analysis.lab.model import LabMoeConfig
 from analysis.lab.router import Router
-from analysis.lab.routers import build_router, router_names
+from analysis.lab.routers import build_router, router_names, serves_all
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ EXPERTS, MODEL, TOP_K, TOKENS = 4, 6, 2, 50
 
 
 def config(router: str, **options: object) -> LabMoeConfig:
-    top_k = EXPERTS if router == "soft" else TOP_K
+    top_k = EXPERTS if serves_all(router) else TOP_K
     return LabMoeConfig(
         router=router, num_experts=EXPERTS, num_experts_per_tok=top_k, hidden_size=MODEL, pad_token_id=None, **options
     )
@@ -41,11 +41,12 @@ def test_a_router_returns_logits_of_all_and_weights_and_indices_of_the_chosen(na
     logits, weights, index = router(tokens())
     assert logits.shape == (TOKENS, EXPERTS)
     assert weights.shape == index.shape == (TOKENS, router.top_k)
-    assert_close(weights.sum(-1), torch.ones(TOKENS))
+    if name != "expert_choice":  # tokens that nobody took have no weight
+        assert_close(weights.sum(-1), torch.ones(TOKENS))
     assert all(len(set(row)) == router.top_k for row in index.tolist())
 
 
-@pytest.mark.parametrize("name", sorted(set(router_names()) - {"soft", "hashed"}))
+@pytest.mark.parametrize("name", sorted(set(router_names()) - {"soft", "expert_choice", "hashed"}))
 def test_what_is_chosen_is_the_top_of_the_selection_scores(name: str) -> None:
     router = router_with_weights(name).eval()
     logits, _, index = router(tokens())
@@ -62,6 +63,25 @@ def test_a_soft_router_with_fewer_slots_than_experts_is_refused_with_both_number
     soft = LabMoeConfig(router="soft", num_experts=4, num_experts_per_tok=2, hidden_size=MODEL, pad_token_id=None)
     with pytest.raises(BadKnob, match=r"num_experts_per_tok=2, but num_experts=4"):
         build_router(soft)
+
+
+def test_each_expert_takes_its_best_tokens_of_each_sequence_and_equally_many() -> None:
+    router = router_with_weights("expert_choice").eval()
+    router.token_ids = torch.zeros(5, TOKENS // 5)
+    logits, weights, index = router(tokens())
+    assert index.tolist() == [list(range(EXPERTS))] * TOKENS
+    scores, taken = logits.softmax(-1).unflatten(0, (5, -1)), (weights > 0).unflatten(0, (5, -1))
+    assert (taken.sum(1) == 5).all()  # 10 tokens x 2 of 4 experts
+    least = torch.where(taken, scores, torch.inf).amin(1)
+    assert (least >= torch.where(taken, -torch.inf, scores).amax(1)).all()
+    assert_close(weights, torch.where(taken, scores, torch.zeros(())).flatten(0, 1))
+    assert (weights > 0).sum(-1).unique().numel() > 1  # tokens differ in how many experts they get
+
+
+def test_expert_choice_needs_a_slot_for_every_expert() -> None:
+    few = LabMoeConfig(router="expert_choice", num_experts=4, num_experts_per_tok=2, hidden_size=6, pad_token_id=None)
+    with pytest.raises(BadKnob, match="a slot for every expert"):
+        build_router(few)
 
 
 def test_an_unknown_router_is_refused_with_the_known_ones() -> None:

@@ -70,7 +70,7 @@ def test_sizes_and_labels_are_the_models_own(family: str) -> None:
     dense_first = family in ("qwen2_moe", "deepseek_v3")
     assert shape.layers == (("1", "2") if dense_first else ("0", "1", "2"))
     assert (shape.experts, shape.model, shape.hidden) == (tiny_moe.EXPERTS, tiny_moe.MODEL, tiny_moe.HIDDEN)
-    assert shape.soft == (family == "lab_soft")
+    assert shape.soft == (family in ("lab_soft", "lab_expert_choice"))
 
 
 def test_weight_slots_have_their_declared_axes(family: str) -> None:

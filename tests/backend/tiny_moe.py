@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.lab.routers import serves_all
 from backend.capture import Captured, CaptureOptions, capture
 from backend.prompts import Prompt
 
@@ -102,7 +103,7 @@ def gpt_oss() -> Any:
 
 
 def lab(router: str = "loss_free", **more: Any) -> Any:
-    sizes = SIZES | {"num_experts_per_tok": EXPERTS if router == "soft" else TOP_K} | more
+    sizes = SIZES | {"num_experts_per_tok": EXPERTS if serves_all(router) else TOP_K} | more
     config = LabMoeConfig(**({"num_experts": EXPERTS, "intermediate_size": HIDDEN} | sizes), router=router)
     return LabMoeForCausalLM(config)
 
@@ -114,7 +115,10 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen3_moe": qwen3_moe,
     "deepseek_v3": deepseek_v3,
     "gpt_oss": gpt_oss,
-    **{f"lab_{name}": lambda name=name: lab(name) for name in ("softmax_aux", "loss_free", "kmeans", "soft")},
+    **{
+        f"lab_{name}": lambda name=name: lab(name)
+        for name in ("softmax_aux", "loss_free", "kmeans", "soft", "expert_choice")
+    },
 }
 
 

@@ -24,6 +24,21 @@ def router_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
+def serves_all(name: str) -> bool:
+    """Whether this router has a slot for every expert at each token: k is then the number of experts.
+
+    Returns:
+        True for the soft router and expert choice; False for the dense control.
+
+    Raises:
+        UnknownName: If no file has that name.
+
+    Source:
+        Ours.
+    """
+    return name != DENSE and _router(name).serves_all
+
+
 def build_router(config: PreTrainedConfig) -> Router:
     """The router that `config.router` names, for one layer.
 
@@ -37,7 +52,10 @@ def build_router(config: PreTrainedConfig) -> Router:
     Source:
         Ours.
     """
-    name = config.router
+    return _router(config.router)(config)
+
+
+def _router(name: str) -> type[Router]:
     if name not in router_names():
         raise UnknownName(f"router {name!r} is not known; there are {', '.join((*router_names(), DENSE))}")
     module = importlib.import_module(f"{__name__}.{name}")
@@ -48,4 +66,4 @@ def build_router(config: PreTrainedConfig) -> Router:
     ]
     if len(found) != 1:
         raise BadDeclaration(f"analysis/lab/routers/{name}.py defines {len(found)} routers; one file is one router")
-    return found[0](config)
+    return found[0]

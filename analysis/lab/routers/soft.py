@@ -1,5 +1,7 @@
 """Fully soft: every token goes to every expert, weighted by the softmax. Nothing is selected, so nothing is a load."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,6 +13,8 @@ from analysis.lab.router import SoftmaxTopKRouter
 
 class SoftRouter(SoftmaxTopKRouter):
     """All experts for every token, in their own order."""
+
+    serves_all: ClassVar[bool] = True
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
