@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from analysis.linalg import lower_products
 from analysis.precision import working_dtype
 from analysis.slots import Layered
 
@@ -150,8 +151,8 @@ def row_products(rows: Float[Tensor, "row entry"]) -> Float[Tensor, "row row"]:
     for start in range(0, rows.shape[1], _CHUNK):
         # A copy: rows that lie megabytes apart cost a product half its speed.
         part = rows[:, start : start + _CHUNK].contiguous()
-        total += (part @ part.mT).double()
-    return (total + total.mT) / 2
+        total += lower_products(part).double()
+    return total.tril() + total.tril(-1).mT
 
 
 def pair_product(jacobians: MeanJacobians, first: int, second: int) -> Float[Tensor, ""]:

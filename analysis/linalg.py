@@ -41,10 +41,25 @@ def gram(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "... row row"]:
     return (found.tril() + found.tril(-1).mT).reshape(*rows.shape[:-1], rows.shape[-2])
 
 
-def _lower_gram(rows: Float[Tensor, "row model"]) -> np.ndarray:
+def lower_products(rows: Float[Tensor, "row entry"]) -> Float[Tensor, "row row"]:
+    """The lower triangle of the rows' inner products, in the rows' own precision and on their device.
+
+    Returns:
+        In the square of the rows' unit; what lies above the diagonal is not to be read.
+
+    Source:
+        BLAS syrk on a processor: it forms half, which a product of two matrices cannot know. A card forms both halves.
+    """
+    if rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
+        return rows @ rows.mT
+    return torch.from_numpy(_lower_gram(rows))
+
+
+def _lower_gram(rows: Float[Tensor, "row entry"]) -> np.ndarray:
     """The lower triangle of the Gram, 0 above, in the order that LAPACK wants."""
-    (syrk,) = get_blas_funcs(("syrk",), dtype=np.float64)
-    return syrk(1.0, rows.contiguous().numpy().T, trans=1, lower=1)
+    entries = rows.contiguous().numpy()
+    (syrk,) = get_blas_funcs(("syrk",), (entries,))
+    return syrk(1.0, entries.T, trans=1, lower=1)
 
 
 def orthonormal(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "... row model"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -172,7 +172,7 @@ class Answering:
             raise TaskFailed(f"{question.measure.name} ended without a result.")
         notes = self._store.notes([key for side in plan.sides for key in side.keys])
         tokens = ready.result.tokens or max((self._tokens(question, side) for side in plan.sides), default=0)
-        caveats = (*ready.result.caveats, *_few(notes))
+        caveats = (*_untrained(plan.sides), *ready.result.caveats, *_few(notes))
         return replace(ready.result, tokens=tokens, caveats=caveats), ready.arrays
 
     def _tokens(self, question: Question, side: planner.Side) -> int:
@@ -251,6 +251,11 @@ class _Passes:
             check()
             if seen:
                 told(seen)
+
+
+def _untrained(sides: Sequence[planner.Side]) -> tuple[str, ...]:
+    names = dict.fromkeys(side.checkpoint.id for side in sides if side.checkpoint.random_weights)
+    return (f"{', '.join(names)}: random weights, never trained",) if names else ()
 
 
 def _few(notes: list[str]) -> list[str]:

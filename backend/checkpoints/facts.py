@@ -39,6 +39,9 @@ HIDDEN = (
 The first found counts.
 """
 
+WEIGHTS, RANDOM = "moe_geometry_weights", "random"
+"""What `lab untrained` writes into a config, so that nobody takes its numbers for a model's."""
+
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _MOST = 10_000_000
@@ -88,6 +91,7 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
         "parameters": parameters,
         "memory_bytes": parameters * width,
         "adapter": None if dense else "fused",
+        "random_weights": raw.get(WEIGHTS) == RANDOM,
     }
 
 

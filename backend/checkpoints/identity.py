@@ -12,6 +12,7 @@ class Checkpoint:
 
     `error` is a sentence where the folder cannot be used; then the sizes are zero. `folder` is where its files lie on
     this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
+    `random_weights` is what its config says of itself: made to try things on, never trained.
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
     """
 
@@ -36,6 +37,7 @@ class Checkpoint:
     memory_bytes: int = 0
     fingerprint: str | None = None
     adapter: str | None = None
+    random_weights: bool = False
     verified: bool = False
     registered: bool = False
     error: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,10 +74,12 @@ def _run(name: str, checkpoint: str | None, settings: Settings, seeds: int, quic
                 ask=_asking(door, line),
                 perplexity=lambda run: _perplexity(runs, run),
                 softened=lambda run: _softened(runs, settings.data / "runs", run),
+                part=lambda prompts, category: _part(settings.data, prompts, category),
                 checkpoint=checkpoint,
                 series=series,
             )
-            return [row.to_json() for row in experiment.run(setting)]
+            untrained = bool(checkpoint) and _random(door, str(checkpoint))
+            return [replace(row, random_weights=untrained).to_json() for row in experiment.run(setting)]
     finally:
         line.clear()
 
@@ -130,6 +133,21 @@ def _softened(checkpoints: Path, runs: Path, run: str) -> str:
     return str(target)
 
 
+def _part(data: Path, prompts: str, category: str) -> str:
+    """A file with the rows of one category."""
+    rows = (data / "prompts" / f"{prompts}.jsonl").read_text("utf-8").splitlines()
+    own = [row for row in rows if json.loads(row)["category"] == category]
+    file = _made(data / "runs" / "prompts") / f"{prompts}-{category}.jsonl"
+    file.write_text("\n".join(own) + "\n", "utf-8")
+    return str(file)
+
+
+def _random(door: Door, checkpoint: str) -> bool:
+    """Whether a checkpoint says of itself that it was never trained."""
+    known = next((c for c in door.checkpoints() if checkpoint in (c["id"], c["source"])), None)
+    return (known or door.inspect(checkpoint))["random_weights"]
+
+
 def _kept(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise NotFound(f"{file} is not there: no result of this experiment ships; leave --kept out to run it.")
@@ -159,8 +177,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
-    cells = (row["quantity"], _number(row["published"]), _number(row["ours"]), interval, row["verdict"], row["note"])
-    return "| " + " | ".join(cells) + " |"
+    mark = " (random weights)" if row.get("random_weights") else ""
+    ours = [cell and cell + mark for cell in (_number(row["ours"]), interval, row["verdict"])]
+    return "| " + " | ".join((row["quantity"], _number(row["published"]), *ours, row["note"])) + " |"
 
 
 def _number(value: float | str | None) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,6 +58,27 @@ def train_command(
     out = out or Path("data/runs") / f"{router}-{size}-s{seed}"
     train(settings, corpus, out, keep_every)
     typer.echo(f"{out}: {len(stored)} steps stored")
+
+
+@app.command("untrained")
+def untrained_command(
+    layout: Annotated[str, typer.Argument(help="olmoe, mixtral or qwen2_moe.")],
+    out: Annotated[Path, typer.Argument(help="Folder to make.")],
+    model: Annotated[int, typer.Option(help="Width of the model.")] = 64,
+    expert: Annotated[int, typer.Option(help="Width of one expert.")] = 32,
+    experts: Annotated[int, typer.Option(help="Routed experts of a layer.")] = 8,
+    layers: Annotated[int, typer.Option(help="Layers.")] = 2,
+    top_k: Annotated[int, typer.Option(help="Experts a token.")] = 2,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
+    seed: Annotated[int, typer.Option(help="Decides the weights.")] = 0,
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="Of the weights.")] = "float32",
+) -> None:
+    """Write a checkpoint of random weights in a published layout, to try commands on; it is marked as such."""
+    from backend.lab.untrained import Sizes, write_untrained  # transformers is slow to import
+
+    sizes = Sizes(model, expert, experts, layers, top_k, heads)
+    count = write_untrained(layout, out, Path("data/tokenizer"), sizes, seed, dtype)
+    typer.echo(f"{out}: {count:,} parameters, random weights")
 
 
 @app.command("grid")

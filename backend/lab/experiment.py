@@ -34,7 +34,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """A quantity: as published (a number, or the words for a range), ours with its interval, and what that says."""
+    """A quantity: as published (a number, or the words for a range), ours with its interval, and what that says.
+
+    `random_weights` marks numbers of a model that was never trained: they show that all works, not an effect.
+    """
 
     quantity: str
     published: float | str | None
@@ -43,6 +46,7 @@ class Row:
     high: float | None
     verdict: Verdict
     note: str = ""
+    random_weights: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
@@ -61,13 +65,14 @@ class Ask(Protocol):
 class Setting:
     """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours.
 
-    `softened` makes a copy of a stored step whose routing is fully soft, and names it. `series` trains runs of the
-    experiment's own; without it, what needs them is not run.
+    `softened` makes a copy of a stored step whose routing is fully soft, and names it. `part` names the prompts of one
+    category of a set that ships. `series` trains runs of the experiment's own; without it, what needs them is not run.
     """
 
     ask: Ask
     perplexity: Callable[[str], float]
     softened: Callable[[str], str]
+    part: Callable[[str, str], str]
     checkpoint: str | None = None
     series: "Series | None" = None
 

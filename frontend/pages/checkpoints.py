@@ -65,7 +65,8 @@ def _row(run: str, members: list[Mapping[str, Any]], state: PageState) -> html.T
         )
         for c in members
     ]
-    cells = [words.router(last), words.shape(last), f"{last.get('parameters') or 0:,}"]
+    made = ", random weights" if last.get("random_weights") else ""
+    cells = [words.router(last) + made, words.shape(last), f"{last.get('parameters') or 0:,}"]
     return html.Tr(
         [html.Th(run, scope="row"), *(html.Td(c) for c in cells), html.Td(html.Div(steps, className="steps"))]
     )

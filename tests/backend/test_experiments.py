@@ -53,7 +53,8 @@ def test_a_difference_is_decided_only_where_both_bounds_agree() -> None:
 def test_a_row_says_what_was_decided(shows, verdict) -> None:
     told = row("d", 1.44, Found(2.0), shows).to_json()
     assert told == {
-        "quantity": "d", "published": 1.44, "ours": 2.0, "low": None, "high": None, "verdict": str(verdict), "note": ""
+        "quantity": "d", "published": 1.44, "ours": 2.0, "low": None, "high": None, "verdict": str(verdict), "note": "",
+        "random_weights": False,
     }  # fmt: skip
     assert not_run("d", None, "no card").to_json()["verdict"] == "not run"
 
@@ -70,7 +71,9 @@ class Balanced:
 
 
 def kmeans(values) -> dict[str, dict]:
-    setting = Setting(Balanced(values), lambda run: {"kmeans": 22.0, "free": 20.0}[run.split("/")[0]], softened=str)
+    setting = Setting(
+        Balanced(values), lambda run: {"kmeans": 22.0, "free": 20.0}[run.split("/")[0]], softened=str, part=str
+    )
     return {each.quantity: each.to_json() for each in experiments.get("kmeans-router").run(setting)}
 
 
@@ -98,7 +101,7 @@ def saturation(early: float, first: float, last: float) -> dict[str, dict]:
 
     return {
         each.quantity: each.to_json()
-        for each in experiments.get("saturation").run(Setting(ask, lambda run: 1.0, softened=str))
+        for each in experiments.get("saturation").run(Setting(ask, lambda run: 1.0, softened=str, part=str))
     }
 
 
@@ -122,7 +125,7 @@ def spectra(inputs: float, ratio: float, width: float) -> dict[str, dict]:
         value = 0.4 if checkpoint.endswith("step-00000") else value
         return result([[value] * 2], [[value - width] * 2], [[value + width] * 2], null=null)
 
-    found = experiments.get("dense-control").run(Setting(ask, lambda run: 1.0, softened=str))
+    found = experiments.get("dense-control").run(Setting(ask, lambda run: 1.0, softened=str, part=str))
     return {each.quantity: each.to_json() for each in found}
 
 

@@ -9,6 +9,7 @@ from backend.lab.series import Series, last_step, over_seeds, paired
 
 LAST, PROMPTS = "step-03000", "four-tasks"
 WORDS = {"aux": "auxiliary loss", "free": "loss-free bias", "none": "no balancing", "kmeans": "K-Means"}
+GIVEN = "this checkpoint"
 ROWS = {"aux": 0.63, "free": "0.13 to 0.32", "none": None}
 WIDE = "mean over layers; bounds are the means of the layers' own"
 MOST_SEEDS = 3
@@ -18,25 +19,31 @@ BASE = "auxiliary loss"
 
 def run(setting: Setting) -> Iterator[Row]:
     """Score against gate activation by router and depth; rows by rule, raw and centred; what moves the mean row."""
-    for name, words in WORDS.items():
-        answer = setting.ask("router_gate_correlation", f"{name}/{LAST}", prompts=PROMPTS)
-        found, chance = mean_of(answer), chance_of(answer, "high")
-        note = f"{WIDE}; shuffled pairs stay under {chance:.3f}"
-        yield row(f"score against gate, {words}", 0.43 if name == "aux" else None, found, found.above(chance), note)
-        own = setting.ask("router_gate_correlation", f"{name}/{LAST}", prompts=PROMPTS, control="mismatched")
-        yield row(f"the same less mismatched experts, {words}", None, mean_of(own), mean_of(own).above(0), WIDE)
-        deeper = mean_of(answer, np.s_[-1:]) - mean_of(answer, np.s_[:1])
-        yield row(f"the same, last layer less first, {words}", None, deeper, deeper.above(0))
-    for name, published in ROWS.items():
-        yield from _rows_of(setting, f"{name}/{LAST}", WORDS[name], published)
-    pull = setting.ask("gradient_interference", f"aux/{LAST}", prompts=PROMPTS)
+    given = setting.checkpoint
+    for checkpoint, words in ({given: GIVEN} if given else {f"{name}/{LAST}": WORDS[name] for name in WORDS}).items():
+        yield from _coupled(setting, checkpoint, words)
+    for name, published in ({GIVEN: None} if given else ROWS).items():
+        yield from _rows_of(setting, given or f"{name}/{LAST}", WORDS.get(name, GIVEN), published)
+    pull = setting.ask("gradient_interference", given or f"aux/{LAST}", prompts=PROMPTS)
     agree = float(pull.facts["cosine between the two gradients"])
     note = f"{WIDE}; cosine between the two pulls {agree:.3f}; on sampled tokens, at OLMoE's coefficient"
     yield row("pull of the auxiliary loss on router rows over the task's", None, mean_of(pull), None, note)
-    if setting.series:
+    if setting.series and not given:
         yield from _mean_row(setting, setting.series)
     else:
         yield not_run("what moves the mean row, one factor at a time", None, UNTRAINED)
+
+
+def _coupled(setting: Setting, checkpoint: str, words: str) -> Iterator[Row]:
+    answer = setting.ask("router_gate_correlation", checkpoint, prompts=PROMPTS)
+    found, chance = mean_of(answer), chance_of(answer, "high")
+    note = f"{WIDE}; shuffled pairs stay under {chance:.3f}"
+    published = 0.43 if words in (GIVEN, WORDS["aux"]) else None
+    yield row(f"score against gate, {words}", published, found, found.above(chance), note)
+    own = setting.ask("router_gate_correlation", checkpoint, prompts=PROMPTS, control="mismatched")
+    yield row(f"the same less mismatched experts, {words}", None, mean_of(own), mean_of(own).above(0), WIDE)
+    deeper = mean_of(answer, np.s_[-1:]) - mean_of(answer, np.s_[:1])
+    yield row(f"the same, last layer less first, {words}", None, deeper, deeper.above(0))
 
 
 def _rows_of(setting: Setting, checkpoint: str, words: str, published: float | str | None) -> Iterator[Row]:
@@ -97,4 +104,5 @@ EXPERIMENT = Experiment(
     title="Routers learn the geometry of their experts",
     source="Ahrac, Hochwald & Geva 2026, arXiv 2605.12476",
     run=run,
+    takes_checkpoint=True,
 )
