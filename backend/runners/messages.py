@@ -14,6 +14,7 @@ from analysis.result import Result
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.prompts import Prompt
+from backend.sentence import Sentence
 from backend.store.arrays import Artifact
 
 Lane = Literal["model", "quick", "slow"]
@@ -63,7 +64,18 @@ class EvaluateTask:
     lane: Lane = "quick"
 
 
-Task = CaptureTask | EvaluateTask
+@dataclass(frozen=True)
+class SentenceTask:
+    """Run one text that somebody typed, at once: it goes before whatever has more left."""
+
+    id: str
+    checkpoint: Checkpoint
+    text: str
+    capture: CaptureOptions
+    lane: Lane = "model"
+
+
+Task = CaptureTask | EvaluateTask | SentenceTask
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,14 @@ class ResultReady:
 
 
 @dataclass(frozen=True)
+class SentenceReady:
+    """What the model did with a text."""
+
+    task: str
+    sentence: Sentence
+
+
+@dataclass(frozen=True)
 class Done:
     """The task ended well."""
 
@@ -131,4 +151,4 @@ class Failed:
     refusal: bool = False
 
 
-Message = Ready | Progress | Loaded | ShardReady | ResultReady | Done | Failed
+Message = Ready | Progress | Loaded | ShardReady | ResultReady | SentenceReady | Done | Failed

@@ -23,7 +23,7 @@ from pathlib import Path
 from analysis.errors import GeometryError
 from backend.errors import Refusal
 from backend.runners.failures import TaskFailed
-from backend.runners.messages import CaptureTask, Done, EvaluateTask, Failed, Lane, Message, Progress, Ready, Task
+from backend.runners.messages import CaptureTask, Done, Failed, Lane, Message, Progress, Ready, SentenceTask, Task
 
 PR_SET_PDEATHSIG = 1
 NICE = 5
@@ -106,10 +106,12 @@ class Worker:
         return True
 
     def _begin(self, task: Task) -> Generator[Message, None, None]:
-        from backend.runners import evaluation, passes
+        from backend.runners import evaluation, passes, sentences
 
         if isinstance(task, CaptureTask):
             return passes.run(task, self._residents, self._arrays)
+        if isinstance(task, SentenceTask):
+            return sentences.run(task, self._residents)
         return evaluation.run(task, self._residents, self._merged)
 
     def _step(self, task: str) -> None:
@@ -147,7 +149,7 @@ def _warm(lane: Lane) -> None:
 
     measures()
     models = ("transformers",) if lane == "model" else ()
-    for name in ("backend.runners.evaluation", "backend.runners.passes", *models):
+    for name in ("backend.runners.evaluation", "backend.runners.passes", "backend.runners.sentences", *models):
         importlib.import_module(name)
 
 
@@ -159,7 +161,7 @@ def _unknown(error: Exception) -> str:
 
 
 def _size(task: Task) -> int:
-    if isinstance(task, EvaluateTask):
+    if not isinstance(task, CaptureTask):
         return 0
     return sum(len(prompt.text) // 4 for work in task.shards for prompt in work.prompts)
 
