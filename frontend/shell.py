@@ -33,6 +33,7 @@ RAIL = (
         "Together",
         (
             ("split", "/compare", "Compare"),
+            ("text", "/tokens", "Tokens"),
             ("play", "/live", "Live"),
             ("table", "/experiments", "Experiments"),
             ("pulse", "/jobs", "Jobs"),
@@ -44,8 +45,8 @@ OWN = frozenset(path.strip("/") for _, links in RAIL for _, path, _ in links)
 KEYS = (
     ("g then o k p r w c j", "go to overview, checkpoints, prompts, routing, router, compare, jobs"),
     (
-        "g then u f e s t l x",
-        "go to coupling, function, representation, specialisation, trajectories, live, experiments",
+        "g then u f e s t y l x",
+        "go to coupling, function, representation, specialisation, trajectories, tokens, live, experiments",
     ),
     (", .", "previous, next layer"),
     ("x", "swap A and B"),

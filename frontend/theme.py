@@ -45,6 +45,17 @@ _CATEGORIES = (
     ("cat-story", "#A3153F", "#BC6A92"),
     ("cat-fact", "#7D6000", "#8F9A2A"),
 )
+# experts: eight hues, then the same again; the number in words tells those of one hue apart
+_FAMILIES = (
+    ("family-0", "#332288", "#8F84D6"),
+    ("family-1", "#88CCEE", "#9FEAF2"),
+    ("family-2", "#44AA99", "#2C8284"),
+    ("family-3", "#117733", "#67862F"),
+    ("family-4", "#999933", "#B3B02C"),
+    ("family-5", "#DDCC77", "#FFE39A"),
+    ("family-6", "#CC6677", "#F3977B"),
+    ("family-7", "#882255", "#DCA6B0"),
+)
 # mag, magnitude: how much; lightness alone carries it. sig, signed: beyond the null, in which direction.
 # dif, difference: only ever B minus A.
 _RAMPS = {
@@ -64,7 +75,7 @@ _RAMPS = {
 
 
 def _tokens(dark: bool) -> dict[str, str]:
-    flat = {name: (light, night)[dark] for name, light, night in (*_TEXT, *_CATEGORIES)}
+    flat = {name: (light, night)[dark] for name, light, night in (*_TEXT, *_CATEGORIES, *_FAMILIES)}
     for name, both in _RAMPS.items():
         flat |= {f"{name}-{i}": colour for i, colour in enumerate(both[dark].split())}
     return flat

@@ -1,6 +1,6 @@
 // Keyboard: one small table. A key does what a button does, or changes the URL.
 (() => {
-  const go = { o: "/", k: "/checkpoints", p: "/prompts", r: "/routing", w: "/router", u: "/coupling", f: "/function", e: "/representation", s: "/specialisation", t: "/trajectories", l: "/live", x: "/experiments", c: "/compare", j: "/jobs" };
+  const go = { o: "/", k: "/checkpoints", p: "/prompts", r: "/routing", w: "/router", u: "/coupling", f: "/function", e: "/representation", s: "/specialisation", t: "/trajectories", y: "/tokens", l: "/live", x: "/experiments", c: "/compare", j: "/jobs" };
   let leader = false;
   const geometry = () => window.geometry;
   const layer = (delta) => {

@@ -24,6 +24,7 @@ from frontend.pages import (
     router,
     routing,
     specialisation,
+    tokens,
     trajectories,
 )
 from frontend.state import Material, PageState
@@ -44,6 +45,7 @@ PAGES: dict[str, Layout] = {
     "/compare": compare.layout,
     "/jobs": jobs.layout,
     "/live": live.layout,
+    "/tokens": tokens.layout,
     "/experiments": experiments.layout,
 }
 

@@ -10,7 +10,9 @@ from tests.end_to_end.panels import ask, open_panel, ready
 
 pytestmark = pytest.mark.browser
 
-PAGES = ("/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/live", "/experiments")
+PAGES = (
+    "/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/tokens", "/live", "/experiments"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -89,6 +89,7 @@ def test_every_server_callback_is_a_coroutine():
         "/router",
         "/compare",
         "/jobs",
+        "/tokens",
         "/live",
         "/experiments",
         "/coupling",
