@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from analysis.cosines import centred_rows, unit_rows
+from analysis.errors import TooFew
 from analysis.result import Reason
 from analysis.statistic import State
 
@@ -44,11 +45,16 @@ def signatures(counts: State, weighting: Weighting) -> Float[Tensor, "prompt lay
         Shares, 0 to 1, summing to 1 over experts; NaN for a prompt without tokens, and for counts of a fully soft
         router.
 
+    Raises:
+        TooFew: If weights are asked for and the counts come without, as those of an imported trace may.
+
     Source:
         Avinash 2026, arXiv 2603.11114 (counts); weights: ours.
     """
     kind = weighting_of(counts, weighting)
     raw = counts["weights" if kind == "weight" else "selected"].double()
+    if kind == "weight" and bool(raw.isnan().any()):
+        raise TooFew("these routes carry no combine weights; ask for counts (weighting=count)")
     if counts.soft and kind == "count":
         return torch.full_like(raw, torch.nan)
     return raw / raw.sum(-1, keepdim=True)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from analysis.errors import BadKnob
+from analysis.errors import BadKnob, TooFew
 from analysis.nulls import central_band
 from analysis.statistic import State
 
@@ -55,12 +55,17 @@ def vocabulary(routes: State, which: Which, min_count: int) -> Vocabulary:
 
     Raises:
         BadKnob: If `min_count` is below 1.
+        TooFew: If the routes carry no ids of this kind, as those of an imported trace may not.
 
     Source:
         Muennighoff et al. 2024, arXiv 2409.02060 (ids against the first-ranked expert).
     """
     if min_count < 1:
         raise BadKnob(f"min_count={min_count}; an id that is counted occurs at least once")
+    # A token's next is one of the tokens: a prompt of one token has none, and that is no lack.
+    carried = "predicted" if which == "predicted" else "token"
+    if len(routes[carried]) and bool((routes[carried] < 0).all()):
+        raise TooFew(f"these routes carry no {'ids of predicted tokens' if which == 'predicted' else 'token ids'}")
     experts, ids = routes.shape.experts, routes[COLUMN[which]].long()
     # A prompt's last token has no next.
     known, place, count = ids.unique(return_inverse=True, return_counts=True)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from analysis.result import Result
-from analysis.slots import SLOTS, text_digest
+from analysis.slots import SLOTS
 from backend import planner
 from backend.checkpoints import Checkpoint
 from backend.question import Question, capture_key, digest
@@ -150,7 +150,7 @@ class Answering:
         about = {
             "checkpoint": checkpoint.id,
             "fingerprint": checkpoint.fingerprint,
-            "prompts": [[p.id, text_digest(p.text)] for p in shard.work.prompts],
+            "prompts": [[p.id, p.digest] for p in shard.work.prompts],
             "tokens": shard.tokens,
             "notes": shard.notes,
         }
@@ -160,7 +160,7 @@ class Answering:
     def _evaluate(self, question: Question, ticket: Ticket) -> tuple[Result, Mapping[str, Artifact]]:
         plan = planner.plan(question, self._store)
         prompts = question.prompts.prompts if question.prompts else ()
-        labels = {(p.id, text_digest(p.text)): p.category for p in prompts}
+        labels = {(p.id, p.digest): p.category for p in prompts}
         called = zip(plan.sides, question.labels, strict=True)
         sides = tuple(SideFiles(side.stored, labels, side.checkpoint, label) for side, label in called)
         task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from analysis.slots import SLOTS, Shape, text_digest
+from analysis.slots import SLOTS, Shape
 from analysis.statistic import Statistic, statistics
 from backend.adapters.anatomy import STACKED
 from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
@@ -148,8 +148,11 @@ def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...
     return {
         name: state_key(statistic, checkpoint, question.capture, prompts)
         for name, statistic in statistics().items()
-        if name in asked
-        or (statistic.needs & DEAR <= dear and _cheap(statistic, checkpoint, prompts, question.capture))
+        if checkpoint.gives(name)
+        and (
+            name in asked
+            or (statistic.needs & DEAR <= dear and _cheap(statistic, checkpoint, prompts, question.capture))
+        )
     }
 
 
@@ -194,4 +197,6 @@ def _gigabytes(size: int) -> str:
 
 
 def _shard_identity(checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> list:
-    return [checkpoint.fingerprint, capture_key(capture), [[p.id, text_digest(p.text)] for p in prompts]]
+    # What a trace holds was run once, elsewhere: no option of ours changes it.
+    options = None if checkpoint.trace else capture_key(capture)
+    return [checkpoint.fingerprint, options, [[p.id, p.digest] for p in prompts]]

@@ -14,6 +14,8 @@ from typing import Any
 from analysis.code import code_digest
 from analysis.errors import NoExperts
 from analysis.measure import STEPS, Measure, get
+from analysis.slots import SLOTS
+from analysis.statistic import statistics
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
@@ -89,10 +91,12 @@ def ask(
                 f"{checkpoint.id} is a dense model: it has no routed experts, and {asked.name} is about experts. "
                 "Ask it of a Mixture-of-Experts checkpoint."
             )
+    _check_traces(asked, checkpoints)
     if not asked.statistics:
         return Question(asked, tuple(checkpoints), None, settled)
     if prompts is None or not prompts.prompts:
         raise Refusal(f"{asked.name} is measured on prompts, and none were named; name a prompt set.")
+    _check_texts(checkpoints, prompts, capture or CaptureOptions())
     return Question(asked, tuple(checkpoints), prompts, settled, capture or CaptureOptions())
 
 
@@ -139,3 +143,38 @@ def _check_steps(measure: Measure, checkpoints: Sequence[Checkpoint], seen: str)
     steps = [c.step for c in checkpoints if c.step is not None]
     if len({c.run for c in checkpoints}) == 1 and len(steps) == len(checkpoints) and steps != sorted(steps):
         raise Refusal(f"{measure.name} follows checkpoints in the order of training; these are not: {seen}.")
+
+
+def _check_traces(measure: Measure, checkpoints: Sequence[Checkpoint]) -> None:
+    """A trace answers what its statistics decide; the rest is refused with what it would take."""
+    for checkpoint in checkpoints:
+        optional = {name for name, slot in SLOTS.items() if slot.optional}
+        lacking = [name for name in measure.reads if name not in optional and not checkpoint.gives(name)]
+        if lacking:
+            first = next((name for name in lacking if name in SLOTS), lacking[0])
+            raise Refusal(
+                f"{measure.name} needs {_needed(first)} ({first}); {checkpoint.id} is an imported trace "
+                f"({checkpoint.trace}), which decides {', '.join(checkpoint.statistics)} alone."
+            )
+
+
+def _needed(name: str) -> str:
+    if name in SLOTS:
+        return "the model's weights"
+    return "each token's choices" if statistics()[name].needs == {"routes"} else "the model, run on the prompts"
+
+
+def _check_texts(checkpoints: Sequence[Checkpoint], prompts: PromptSet, capture: CaptureOptions) -> None:
+    """Prompts without texts stand for those of one import: equal ids of another say nothing."""
+    for checkpoint in checkpoints:
+        if prompts.textless and checkpoint.prompts != prompts.name:
+            runs = "was imported with other prompts" if checkpoint.trace else "cannot be run on them"
+            raise Refusal(
+                f"{prompts.name} holds ids of an imported trace's prompts and no texts, and {checkpoint.id} {runs}. "
+                "Name a set with texts, or import the other trace with --prompts as well."
+            )
+    if (capture.generate or capture.chat_template) and all(c.trace for c in checkpoints):
+        raise Refusal(
+            f"{checkpoints[0].id} is an imported trace: its tokens are those of the file, so none are generated and no "
+            "chat template is applied; leave both out."
+        )

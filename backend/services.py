@@ -17,6 +17,7 @@ from backend.runners import Runner
 from backend.runners.local import LocalRunner
 from backend.settings import Settings
 from backend.store import Store
+from backend.traces import Traces
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Services:
     store: Store
     checkpoints: Checkpoints
     prompts: Prompts
+    traces: Traces
     runner: Runner
     answering: Answering
     jobs: Jobs
@@ -51,7 +53,8 @@ def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[
         stack.callback(jobs.close)
         checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
         _warm(checkpoints)
-        yield Services(settings, store, checkpoints, prompts, runner, answering, jobs, LiveRuns(settings))
+        traces = Traces(settings, store, checkpoints, prompts)
+        yield Services(settings, store, checkpoints, prompts, traces, runner, answering, jobs, LiveRuns(settings))
 
 
 def _warm(checkpoints: Checkpoints) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.errors import NotComparable
+from analysis.errors import NotComparable, TooFew
 from analysis.loads import NO_TOKENS, relative
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.statistic import State
@@ -41,6 +41,7 @@ def load_difference(a: Inputs, b: Inputs, *, count: Count = "selected") -> Value
 
     Raises:
         NotComparable: If layers or numbers of experts differ.
+        TooFew: If weights have to be compared and a side, an imported trace, carries none.
 
     Source:
         Wang et al. 2024, arXiv 2408.15664, for the load of each side.
@@ -88,6 +89,10 @@ def _sides(
         raise NotComparable(f"a has {a.shape.experts} experts a layer, b has {b.shape.experts}")
     array = "weights" if a.shape.soft or b.shape.soft else count
     sides: tuple[State, State] = (a.prompt_counts, b.prompt_counts)
+    if any(bool(side[array].isnan().any()) for side in sides):
+        raise TooFew(
+            "one side is fully soft and is counted by combine weight, which the other side's routes do not carry"
+        )
     return sides[0][array].double(), sides[1][array].double()
 
 

@@ -74,10 +74,7 @@ def signature_classifier(
         return Values(torch.tensor(torch.nan), caveats=caveats or (NO_TOKENS,))
     accuracy = fold_accuracies(task.features, task.labels, task.fold, penalty)[0]
     tokens = prompt_counts["tokens"].double()[task.rows, None]
-    length, words = (
-        float(fold_accuracies(control, task.labels, task.fold, penalty).mean())
-        for control in (tokens, _bags(token_routes)[task.rows] / tokens)
-    )
+    length = float(fold_accuracies(tokens, task.labels, task.fold, penalty).mean())
     used = int(task.fold.max()) + 1
     facts: dict[str, int | float | str] = {
         "sd over folds": float(accuracy.std(correction=0)),
@@ -85,8 +82,12 @@ def signature_classifier(
         "prompts": len(task.labels),
         "always the most frequent category": float(task.labels.bincount().max() / len(task.labels)),
         "from the prompt's length alone": length,
-        "from its token ids alone": words,
     }
+    if bool((token_routes["token"] >= 0).all()):
+        bags = _bags(token_routes)[task.rows] / tokens
+        facts["from its token ids alone"] = float(fold_accuracies(bags, task.labels, task.fold, penalty).mean())
+    else:
+        caveats += ("These routes carry no token ids, so the control by token ids is left out.",)
     if used < folds:
         caveats += (f"{used} folds and not {folds}: the smallest category has {used} different prompts.",)
     return Values(accuracy.mean(), facts=facts, caveats=caveats)

@@ -44,6 +44,7 @@ def token_context_split(token_routes: State, *, correction: Correction = "miller
 
     Raises:
         BadKnob: If `min_count` is below 1.
+        TooFew: If the routes carry no ids of this kind.
 
     Source:
         Shannon 1948; Miller 1955.

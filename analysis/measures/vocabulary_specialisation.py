@@ -36,6 +36,7 @@ def vocabulary_specialisation(token_routes: State, *, id_of: Which = "input", mi
 
     Raises:
         BadKnob: If `min_count` is below 1.
+        TooFew: If the routes carry no ids of this kind.
 
     Source:
         Muennighoff et al. 2024, arXiv 2409.02060.

@@ -34,7 +34,7 @@ class Checkpoints:
         taken = {c.id for c in scanned}
         every = scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
         run = self._store.fingerprints()
-        return [replace(c, verified=c.fingerprint in run) for c in every]
+        return [replace(c, verified=c.trace is not None or c.fingerprint in run) for c in every]
 
     def find(self, name: str) -> Checkpoint:
         """The checkpoint of this id or source, its fingerprint known.
@@ -88,7 +88,10 @@ class Checkpoints:
 
     def _registered(self, kept: dict) -> Checkpoint:
         """A registered one as its folder is now."""
-        was = Checkpoint(**kept)
+        was = Checkpoint(**{**kept, "statistics": tuple(kept.get("statistics", ()))})
+        if was.trace:
+            there = (self._settings.store / was.folder).is_file()
+            return was if there else replace(was, error=f"The store has lost the trace of {was.id}; import it again.")
         try:
             now = read_folder(Path(was.folder), self._roots(was), self._digests)
         except (Refusal, OSError) as error:

@@ -14,6 +14,8 @@ class Checkpoint:
     this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
     `random_weights` is what its config says of itself: made to try things on, never trained.
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
+    An imported trace has no model: `trace` is the format it came in, `prompts` the set that it is of, `statistics` what
+    it decides, and `folder` the file that the store keeps of it.
     """
 
     id: str
@@ -42,6 +44,13 @@ class Checkpoint:
     registered: bool = False
     error: str | None = None
     stamp: str = ""
+    trace: str | None = None
+    prompts: str | None = None
+    statistics: tuple[str, ...] = ()
+
+    def gives(self, statistic: str) -> bool:
+        """Whether this statistic can be had of it: of a model any, of a trace those it decides."""
+        return self.trace is None or statistic in self.statistics
 
     def to_json(self) -> dict[str, Any]:
         """What a client is told: everything but where the files lie and when they changed."""

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from backend.cli import ask, doctor, export, lists, services
+from backend.cli import ask, doctor, export, importing, lists, services
 from backend.cli.refusals import sentence
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("measures")(lists.measures)
 app.command("ask")(ask.ask)
 app.command("sql")(lists.sql)
 app.add_typer(export.export, name="export")
+app.command("import")(importing.import_trace)
 
 
 @app.command(

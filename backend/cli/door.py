@@ -43,6 +43,10 @@ class Door(Protocol):
         """Keep a folder or hub id."""
         ...
 
+    def import_trace(self, path: str, name: str, said: Mapping[str, Any], prompts: str | None) -> dict[str, Any]:
+        """Keep the trace of a file under a name; `said` are the options that name what the file does not."""
+        ...
+
     def prompts(self) -> list[dict[str, Any]]:
         """All prompt sets, without texts."""
         ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from backend.prompts import PromptSet
 
 ENDINGS = (".parquet", ".jsonl")
-COLUMNS = ("prompt", "position", "role", "layer", "expert", "weight")
+COLUMNS = ("prompt", "position", "role", "token", "layer", "expert", "weight")
 ROLES = ("prompt", "generated")
 ASKED = "expert_load"
 """Any measure of routing: its pass writes the chunks that are exported."""
@@ -41,7 +41,7 @@ def routes(
     generate: Annotated[int, typer.Option(help="Tokens to generate after each prompt, captured too.")] = 0,
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
 ) -> None:
-    """One row for each token, layer and chosen expert: prompt, position, role, layer, expert, weight."""
+    """One row for each token, layer and chosen expert: prompt, position, role, token id, layer, expert, weight."""
     if out.suffix not in ENDINGS:
         raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
     settings = Settings.from_environment()
@@ -50,11 +50,12 @@ def routes(
     try:
         with open_door(settings) as door:
             answer = door.ask(Wanted(ASKED, [checkpoint], prompts, {}, capture), line)
-            fingerprint = answer["provenance"]["checkpoints"][0]["fingerprint"]
-            chunks = _chunks(door, fingerprint, _prompt_set(door, prompts), capture)
+            asked = answer["provenance"]["checkpoints"][0]
+            chunks = _chunks(door, asked, _prompt_set(door, prompts), capture)
     finally:
         line.clear()
-    rows = _write(out, (_table(settings.store / path, prompts) for path, prompts in chunks))
+    experts = next(len(axis["labels"]) for axis in answer["axes"] if axis["name"] == "expert")
+    rows = _write(out, experts, (_table(settings.store / path, prompts) for path, prompts in chunks))
     typer.echo(f"{out}: {rows:,} rows of {len(chunks)} chunks")
 
 
@@ -67,13 +68,19 @@ def _prompt_set(door: Door, name: str) -> PromptSet:
     return PromptSet(name, tuple(Prompt(row["id"], row["text"], row["category"]) for row in rows), shipped=False)
 
 
-def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str, Any]) -> list[tuple[str, list[str]]]:
+def _chunks(
+    door: Door, asked: dict[str, Any], prompts: PromptSet, capture: dict[str, Any]
+) -> list[tuple[str, list[str]]]:
     """Paths of the routing chunks, each with the ids of its prompts, in the order of the set."""
     from backend import planner
     from backend.capture import CaptureOptions
     from backend.checkpoints import Checkpoint
 
-    named, options = Checkpoint("", "", "", fingerprint=fingerprint), CaptureOptions(**capture)
+    known = next((c for c in door.checkpoints() if c["id"] == asked["id"]), {})
+    trace, options = known.get("trace"), CaptureOptions(**capture)
+    if trace and "token_routes" not in known["statistics"]:
+        raise Refusal(f"{asked['id']} is an imported trace of counts ({trace}); it holds no routes to export.")
+    named = Checkpoint("", "", "", fingerprint=asked["fingerprint"], trace=trace)
     shards = planner.shards(prompts)
     keys = [planner.routes_key(named, options, shard) for shard in shards]
     wanted = ", ".join(f"'{key}'" for key in keys)
@@ -89,11 +96,11 @@ def _chunks(door: Door, fingerprint: str, prompts: PromptSet, capture: dict[str,
     return [(paths[key], [prompt.id for prompt in shard]) for key, shard in zip(keys, shards, strict=True)]
 
 
-def _write(out: Path, tables: Iterator[pa.Table]) -> int:
+def _write(out: Path, experts: int, tables: Iterator[pa.Table]) -> int:
     """Piece by piece, beside its place and moved there at the end: a file of this name is whole."""
     draft, rows = out.with_name(f".{out.name}.draft"), 0
     try:
-        with _Writer(draft, out.suffix) as writer:
+        with _Writer(draft, out.suffix, experts) as writer:
             for table in tables:
                 writer.write(table)
                 rows += table.num_rows
@@ -127,19 +134,22 @@ def _table(file: Path, prompts: list[str]) -> pa.Table:
 class _Writer:
     """Parquet, or one JSON object a line."""
 
-    def __init__(self, path: Path, ending: str):
-        self._path, self._ending = path, ending
+    def __init__(self, path: Path, ending: str, experts: int):
+        self._path, self._ending, self._experts = path, ending, experts
         self._file: Any = None
 
     def __enter__(self) -> _Writer:
         import pyarrow as pa
         import pyarrow.parquet
 
-        kinds = (pa.string(), pa.int32(), pa.string(), pa.string(), pa.int32(), pa.float32())
+        from backend.traces.formats.routes import EXPERTS
+
+        kinds = (pa.string(), pa.int32(), pa.string(), pa.int32(), pa.string(), pa.int32(), pa.float32())
         if self._ending == ".jsonl":
             self._file = self._path.open("w", encoding="utf-8")
         else:
-            schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+            # The highest id of a trace says little: the last experts may never have been chosen.
+            schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)), {EXPERTS: str(self._experts).encode()})
             self._file = pyarrow.parquet.ParquetWriter(self._path, schema, compression="zstd")
         return self
 

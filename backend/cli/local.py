@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from backend.question import ask
 from backend.runners.local import LocalRunner
 from backend.settings import Settings
 from backend.store import Store
+from backend.traces import Options, Traces
 from backend.wire import to_json
 
 
@@ -54,6 +56,13 @@ class LocalDoor:
     def register(self, source: str) -> dict[str, Any]:
         """Keep it; at one's own terminal any folder may be named."""
         return Checkpoints(_trusting(self._settings, source), self._store).register(source).to_json()
+
+    def import_trace(self, path: str, name: str, said: Mapping[str, Any], prompts: str | None) -> dict[str, Any]:
+        """Read the file here."""
+        checkpoints = Checkpoints(self._settings, self._store)
+        of = self._prompts.find(prompts) if prompts else None
+        traces = Traces(self._settings, self._store, checkpoints, self._prompts)
+        return traces.add(Path(path), name, Options.said(said), of).to_json()
 
     def prompts(self) -> list[dict[str, Any]]:
         """All sets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ class RemoteDoor:
     def register(self, source: str) -> dict[str, Any]:
         """Keep it."""
         return self._send("POST", "/checkpoints", json={"source": _absolute(source)}).json()
+
+    def import_trace(self, path: str, name: str, said: Mapping[str, Any], prompts: str | None) -> dict[str, Any]:
+        """Upload the file; a folder is none."""
+        file = Path(path)
+        if file.is_dir():
+            raise Refusal(
+                f"{path} is a folder, and the backend at {self._served.url} takes one file; stop it to import a folder "
+                "from here."
+            )
+        data = {"name": name, **({"prompts": prompts} if prompts else {})}
+        data |= {key: str(value) for key, value in said.items() if value is not None}
+        with file.open("rb") as opened:
+            return self._send("POST", "/traces", files={"file": (file.name, opened)}, data=data).json()
 
     def prompts(self) -> list[dict[str, Any]]:
         """All sets."""

@@ -12,11 +12,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. Its category is a label for grouping and never reaches the model."""
+    """One prompt. Its category is a label for grouping and never reaches the model.
+
+    The text is empty where it is not known: the prompts of an imported trace may have ids alone.
+    """
 
     id: str
     text: str
     category: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text; of the id where no text is known, so that such prompts fall into several blocks too."""
+        return hashlib.sha256((self.text or self.id).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,11 @@ class PromptSet:
         for prompt in self.prompts:
             digest.update(json.dumps([prompt.id, prompt.text, prompt.category]).encode() + b"\n")
         return digest.hexdigest()
+
+    @property
+    def textless(self) -> bool:
+        """Whether no text of it is known, so that no model can be run on it."""
+        return not any(p.text for p in self.prompts)
 
     @property
     def characters(self) -> int:

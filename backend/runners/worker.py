@@ -106,8 +106,10 @@ class Worker:
         return True
 
     def _begin(self, task: Task) -> Generator[Message, None, None]:
-        from backend.runners import evaluation, passes, sentences
+        from backend.runners import evaluation, passes, sentences, traced
 
+        if isinstance(task, CaptureTask) and task.checkpoint.trace:
+            return traced.run(task, self._arrays)
         if isinstance(task, CaptureTask):
             return passes.run(task, self._residents, self._arrays)
         if isinstance(task, SentenceTask):

@@ -246,10 +246,12 @@ class Store:
 
     # Checkpoints
 
-    def add_checkpoint(self, about: Mapping[str, Any]) -> None:
-        """Register a checkpoint under its `id`."""
+    def add_checkpoint(self, about: Mapping[str, Any], file: Artifact | None = None) -> None:
+        """Register a checkpoint under its `id`, with the file that is kept of an imported trace."""
         row = [about["id"], about["source"], about.get("fingerprint"), json.dumps(dict(about)), _now()]
         with self._database.writing() as write:
+            if file:
+                _keep(write, file)
             write.run("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)", row)
 
     def checkpoints(self) -> list[dict[str, Any]]:
