@@ -112,8 +112,6 @@ def _tokens(where: str, stack: np.ndarray, ids: tuple[str, ...], labels: tuple[s
     """Tokens of each prompt: selections of any layer, over k."""
     if k > stack.shape[2]:
         raise Refusal(f"{where}: k = {k} of {stack.shape[2]} experts; a token cannot choose more than there are.")
-    if k == stack.shape[2]:
-        raise Refusal(f"{where}: k = {k} of {k} experts: every token uses every expert, and counts tell nothing apart.")
     sums = stack.sum(2)
     for row, name in enumerate(ids):
         of = f" of {name!r}" if len(ids) > 1 else ""
@@ -135,4 +133,6 @@ def _tokens(where: str, stack: np.ndarray, ids: tuple[str, ...], labels: tuple[s
                 f"{where}: expert {expert} of layer {labels[layer]}{of} was chosen {stack[row, layer, expert]} times "
                 f"by {tokens} tokens (k = {k}), and a token chooses an expert once at most. Is k right?"
             )
+    if k == stack.shape[2]:
+        raise Refusal(f"{where}: k = {k} of {k} experts: every token uses every expert, and counts tell nothing apart.")
     return sums[:, 0] // k

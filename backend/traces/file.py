@@ -82,7 +82,11 @@ class File:
     def array(self) -> np.ndarray | None:
         """The array of a .npy file, or of nested JSON lists of numbers; None where there is none."""
         if self.suffix == ".npy":
-            return self._loaded(self.path)
+            try:
+                # Mapped: an array larger than memory is refused by its shape, not by the machine.
+                return np.load(self.path, allow_pickle=False, mmap_mode="r")
+            except (ValueError, OSError, EOFError) as error:
+                raise _bad_array(self.name, error) from error
         if isinstance(self.json, list) and self.json and isinstance(self.json[0], list):
             return numbers(self.json, self.name, "the list")
         return None
@@ -92,21 +96,23 @@ class File:
         """The arrays of a .npz file by name; none of any other file."""
         if self.suffix != ".npz":
             return {}
-        loaded: Any = self._loaded(self.path)
-        found = {}
-        for name in loaded.files:
-            try:
-                found[name] = loaded[name]
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-                raise _bad_array(f"{self.name}, array {name!r}", error) from error
-        return found
-
-    def _loaded(self, path: Path) -> Any:
         try:
-            # mmap: an array larger than memory is refused by its shape, not by the machine.
-            return np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            # Opened here: numpy leaves the file open where it turns out to be no archive.
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                return {name: self._member(archive, name) for name in archive.files}
+        except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            if isinstance(error, Refusal):
+                raise
             raise _bad_array(self.name, error) from error
+
+    def _member(self, archive: Any, name: str) -> np.ndarray:
+        try:
+            found = archive[name]
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise _bad_array(f"{self.name}, array {name!r}", error) from error
+        if not isinstance(found, np.ndarray):
+            raise Refusal(f"{self.name}: {name!r} is no array, and nothing else of an archive is opened.")
+        return found
 
     def _line(self, number: int, line: str) -> Any:
         try:

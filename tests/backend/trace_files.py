@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,15 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
 
 from analysis.result import Result
 from backend.checkpoints import Checkpoint
+from backend.errors import Refusal
 from backend.prompts import PromptSet
 from backend.question import ask
 from backend.services import Services, open_services
 from backend.settings import Settings
-from backend.traces import Options
+from backend.traces import Options, read
 from tests.backend.inline import InlineRunner
+
+Bad = dict[str, tuple[str, Any, dict[str, Any], str]]
+"""Bad files: name, content, options, and what the refusal has to say."""
+
+CHOSEN = [[[0, 2], [1, 2]], [[3, 0], [2, 1]], [[1, 2], [1, 2]], [[0, 3], [2, 1]]]
+"""Four tokens, two layers of four experts, two a token."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,30 @@ def imatrix(layers: Mapping[int, np.ndarray], sums: Mapping[int, np.ndarray] | N
     return gguf(facts, tensors)
 
 
+def objects(**arrays: Any) -> bytes:
+    """A .npy (of that name), else a .npz; an array of objects becomes a pickle."""
+    file = io.BytesIO()
+    if list(arrays) == ["npy"]:
+        np.save(file, arrays["npy"], allow_pickle=True)
+    else:
+        np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def cut(content: bytes, rest: int = 9) -> bytes:
+    """Without its end."""
+    return content[:-rest]
+
+
+def parquet(**columns: Any) -> bytes:
+    """A file of these columns, with `metadata` in its schema."""
+    metadata = columns.pop("metadata", {})
+    file = io.BytesIO()
+    table = pa.table(columns)
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), file)
+    return file.getvalue()
+
+
 def rows(prompts: Mapping[str, Sequence[Sequence[Sequence[int]]]], **columns: Any) -> list[dict[str, Any]]:
     """Rows as `export routes` writes them, of ids [token, layer, k] by prompt."""
     return [
@@ -115,3 +150,11 @@ def rows(prompts: Mapping[str, Sequence[Sequence[Sequence[int]]]], **columns: An
 
 def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def refused(folder: Path, case: tuple[str, Any, dict[str, Any], str]) -> None:
+    """The file is refused with this sentence, in which its name stands."""
+    name, content, said, sentence = case
+    with pytest.raises(Refusal, match=re.escape(sentence)) as told:
+        read(written(folder / name, content), Options.said(said))
+    assert name in str(told.value) or "--format" in sentence

@@ -177,6 +177,6 @@ def _roles(file: File, values: np.ndarray) -> np.ndarray:
     unknown = np.flatnonzero(~np.isin(texts, list(ROLES)))
     if len(unknown):
         raise Refusal(
-            f"{file.name}, row {int(unknown[0]) + 1}: role is {texts[unknown[0]]!r}; known: {', '.join(ROLES)}."
+            f"{file.name}, row {int(unknown[0]) + 1}: role is {str(texts[unknown[0]])!r}; known: {', '.join(ROLES)}."
         )
     return np.where(texts == "generated", 1, 0)
