@@ -77,6 +77,8 @@ def router(c: Mapping[str, Any]) -> str:
     """The kind of router in words; an unknown one is named as its config names it."""
     if c.get("dense"):
         return "none: dense control"
+    if c.get("trace"):
+        return f"imported trace ({c['trace']})"
     return ROUTERS.get(c.get("router")) or str(c.get("router"))
 
 

@@ -90,7 +90,8 @@ def _register() -> html.Section:
     return plain_plate(
         "Register",
         [form, html.Div(id="register-told", role="status")],
-        reading="Only config and safetensors headers are read; a pickle is refused.",
+        reading="Only config and safetensors headers are read; a pickle is refused. Routes and counts made elsewhere "
+        "come in with moe-geometry import FILE --as NAME.",
     )
 
 
@@ -103,6 +104,12 @@ def told(text: str, wrong: bool = False) -> html.Div:
     )
 
 
+def _adapter(c: Mapping[str, Any]) -> str:
+    if c.get("trace"):
+        return f"none: a trace of the prompts {c.get('prompts')}, which decides {', '.join(c.get('statistics', ()))}"
+    return f"{c.get('adapter')}, {'verified' if c.get('verified') else 'not yet verified'}"
+
+
 FACTS = (
     ("id", lambda c: c["id"]),
     ("architecture", lambda c: str(c.get("architecture"))),
@@ -112,7 +119,7 @@ FACTS = (
     ("parameters", lambda c: f"{c.get('parameters') or 0:,}"),
     ("dtype", lambda c: str(c.get("dtype"))),
     ("memory, estimated", lambda c: words.size(float(c.get("memory_bytes") or 0))),
-    ("adapter", lambda c: f"{c.get('adapter')}, {'verified' if c.get('verified') else 'not yet verified'}"),
+    ("adapter", lambda c: _adapter(c)),
     ("fingerprint", lambda c: str(c.get("fingerprint"))[:16]),
     ("source", lambda c: str(c.get("source"))),
 )

@@ -17,7 +17,7 @@ from tests.backend.test_cli import run
 
 pytestmark = pytest.mark.slow
 
-COLUMNS = ["prompt", "position", "role", "layer", "expert", "weight"]
+COLUMNS = ["prompt", "position", "role", "token", "layer", "expert", "weight"]
 
 
 def export(live: Live, root: Path, prompts: str, out: Path, *more: str) -> None:

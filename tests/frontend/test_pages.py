@@ -13,6 +13,7 @@ from frontend.app import create_app
 from frontend.callbacks.pages import content, frame
 from frontend.client import Client, Job, Refusal
 from frontend.filling import compose, failed, fill
+from frontend.pages.checkpoints import facts
 from frontend.panel import plate
 from frontend.places import Place, questions, sides_of
 from frontend.state import Material, material_of, parse
@@ -77,6 +78,13 @@ def test_every_server_callback_is_a_coroutine():
     assert len(callbacks) >= 8
     plain = [f for f in callbacks if not inspect.iscoroutinefunction(f)]
     assert not plain
+
+
+def test_an_imported_trace_says_what_it_decides_in_place_of_an_adapter():
+    trace = CHECKPOINTS[0] | {"id": "olmoe", "trace": "counts", "prompts": "texts", "statistics": ["prompt_counts"]}
+    shown = str(facts("olmoe", replace(MATERIAL, checkpoints=(trace,))))
+    assert "imported trace (counts)" in shown and "a trace of the prompts texts, which decides prompt_counts" in shown
+    assert "not yet verified" not in shown and "not yet verified" in str(facts(CHECKPOINTS[0]["id"], MATERIAL))
 
 
 @pytest.mark.parametrize(
