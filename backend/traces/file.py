@@ -78,6 +78,15 @@ class File:
         except (pa.ArrowInvalid, OSError) as error:
             raise Refusal(f"{self.name} is no whole Parquet file: {str(error).splitlines()[0]}") from error
 
+    def values(self, column: str) -> int:
+        """How many numbers a Parquet column of lists holds, by the file's own account; 0 where there is none."""
+        try:
+            about = pyarrow.parquet.read_metadata(self.path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise Refusal(f"{self.name} is no whole Parquet file: {str(error).splitlines()[0]}") from error
+        chunks = [about.row_group(g).column(c) for g in range(about.num_row_groups) for c in range(about.num_columns)]
+        return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
+
     @cached_property
     def array(self) -> np.ndarray | None:
         """The array of a .npy file, or of nested JSON lists of numbers; None where there is none."""

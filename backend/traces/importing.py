@@ -56,11 +56,12 @@ class Traces:
         checkpoint = _checkpoint(trace, name, path.name, kind, own.name, artifact.digest, artifact.path)
         taken = next((c for c in self._checkpoints.list() if c.id == name), None)
         if taken:
-            if (taken.fingerprint, taken.prompts) == (checkpoint.fingerprint, checkpoint.prompts):
-                return taken
-            raise Conflict(f"There is a checkpoint {name!r} already; choose another name.")
+            if (taken.fingerprint, taken.prompts) != (checkpoint.fingerprint, checkpoint.prompts):
+                raise Conflict(f"There is a checkpoint {name!r} already; choose another name.")
         if prompts is None:
             self._keep(own)
+        if taken:
+            return taken
         self._store.add_checkpoint(asdict(checkpoint), artifact)
         return checkpoint
 

@@ -15,8 +15,8 @@ from backend.traces.options import Options
 UNKNOWN = -1
 NO_WEIGHTS = "the file holds no combine weights: experts rank in the order in which it lists them"
 ALL_SERVED = "the file does not say which selections were served: every selected expert counts as having served"
-BYTES = 8
-"""Of one selection, while it is checked."""
+BYTES = 32
+"""Of one selection while it is checked: its id, the same sorted, its weight, and what marks it as wrong."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,15 @@ def _check_shapes(where: str, parts: Sequence[Tokens], options: Options) -> None
                 f"{where}: the routes of {part.id!r} have {part.indices.shape[1]} layers of {part.indices.shape[2]} "
                 f"experts, and those of {first.id!r} {first.indices.shape[1]} of {first.indices.shape[2]}."
             )
-    size = sum(part.indices.size for part in parts) * BYTES
+    check_size(where, sum(part.indices.size for part in parts), options)
+
+
+def check_size(where: str, selections: int, options: Options) -> None:
+    """Raises `TooLarge` where so many selections do not fit the budget."""
+    size = selections * BYTES
     if size > options.budget:
         raise TooLarge(
-            f"{where} holds {size // BYTES:,} selections, which need about {size / 1e9:.1f} GB; the budget is "
+            f"{where} holds {selections:,} selections, which need about {size / 1e9:.1f} GB; the budget is "
             f"{options.budget / 1e9:.1f} GB. Import a part of it, or raise MOE_GEOMETRY_MEMORY (bytes)."
         )
 

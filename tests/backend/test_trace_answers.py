@@ -22,11 +22,14 @@ from backend.runners.failures import TaskFailed
 from backend.settings import Settings
 from tests.backend import tiny_olmoe
 from tests.backend.inline import InlineRunner
+from tests.backend.live import Live
 from tests.backend.trace_files import CHOSEN, Bench, bench, rows, written
 
 pytestmark = pytest.mark.slow
 
 MODELS = ("tiny", "other")
+LOADS = [[1.5, 0.5, 1.0, 1.0], [0.0, 2.0, 2.0, 0.0]]
+"""Of CHOSEN, by hand."""
 OF_ROUTES = {"prompt_counts", "coactivation_counts", "layer_transitions", "token_routes"}
 ANSWERED = sorted(name for name, m in measures().items() if m.statistics and set(m.reads) <= OF_ROUTES)
 REFUSED = sorted(set(measures()) - set(ANSWERED))
@@ -59,8 +62,8 @@ def pair(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Pair(opened, words)
 
 
-def command(patch: pytest.MonkeyPatch, settings: Settings, *words: str) -> None:
-    """The command line in this process."""
+def command(patch: pytest.MonkeyPatch, settings: Settings, *words: str, code: int = 0) -> None:
+    """The command line in this process, and how it ends."""
     patch.setenv("MOE_GEOMETRY_DATA", str(settings.data))
     patch.setenv("MOE_GEOMETRY_STORE", str(settings.store))
     patch.setenv("MOE_GEOMETRY_ROOTS", ":".join(map(str, settings.extra_roots)))
@@ -68,7 +71,7 @@ def command(patch: pytest.MonkeyPatch, settings: Settings, *words: str) -> None:
     patch.setattr(sys, "argv", ["moe-geometry", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code, words
+    assert (ended.value.code or 0) == code, words
 
 
 def sides(measure: Measure, prefix: str = "") -> tuple[str, ...]:
@@ -180,6 +183,9 @@ def test_a_name_is_given_once_and_a_forgotten_trace_may_come_back(pair: Pair, tm
         pair.bench.add(other, "once", k=1)
     with pytest.raises(Refusal, match="There is a prompt set 'words' already"):
         pair.bench.add(other, "words", k=1)
+    pair.bench.services.prompts.delete("once")
+    pair.bench.add(file, "once", k=1)
+    assert pair.bench.services.prompts.find("once").textless
     pair.bench.services.checkpoints.delete("once")
     assert pair.bench.add(file, "once", k=1).id == "once"
     assert (pair.bench.services.settings.store / first.folder).is_file()
@@ -206,6 +212,24 @@ def test_nothing_is_generated_behind_a_trace(pair: Pair) -> None:
         ask("expert_load", [trace], pair.words, capture=CaptureOptions(generate=2))
 
 
+def test_a_running_backend_takes_the_file_and_its_worker_answers(
+    live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(written(tmp_path / "routes.jsonl", rows({"p": CHOSEN})))
+    with pytest.MonkeyPatch.context() as patch:
+        command(patch, live.settings, "import", file, "--as", "through-http", "--experts", "4", "--k", "2")
+        told = capsys.readouterr().out
+        assert told.startswith(
+            "through-http: routes, 2 layers of 4 experts, 2 a token; ask it on the prompts through-http"
+        )
+        command(patch, live.settings, "import", file, "--as", "open", code=2)
+        assert capsys.readouterr().err.endswith("give --experts.\n")
+        command(patch, live.settings, "import", str(tmp_path), "--as", "folder", code=2)
+        assert "is a folder, and the backend at http" in capsys.readouterr().err
+    found = live.answer("expert_load", "through-http", ("through-http",))
+    assert found["values"] == LOADS and found["tokens"] == 4
+
+
 def test_an_upload_becomes_a_checkpoint_and_what_it_leaves_open_is_asked(tmp_path: Path) -> None:
     from fastapi.testclient import TestClient
 
@@ -224,7 +248,7 @@ def test_an_upload_becomes_a_checkpoint_and_what_it_leaves_open_is_asked(tmp_pat
         reply = send("../up/routes.jsonl", experts="4")
         assert reply.status_code == 201 and reply.json()["trace"] == "routes" and "folder" not in reply.json()
         body = {"measure": "expert_load", "checkpoints": ["sent"], "prompts": "sent", "wait": 20}
-        assert http.post("/questions", json=body).json()["values"] == [[1.5, 0.5, 1.0, 1.0], [0.0, 2.0, 2.0, 0.0]]
+        assert http.post("/questions", json=body).json()["values"] == LOADS
         assert send("routes.pt").status_code == 422 and send("a.jsonl", b"x" * (1 << 17)).status_code == 413
         assert send("a.jsonl", experts="0").status_code == 422
         assert not list(settings.store.glob("import-*"))

@@ -52,6 +52,7 @@ BAD: Bad = {
     ),
     # no trace
     "a text": ("a.txt", "hello", {}, "a.txt is no kind of trace that is known. Known are counts:"),
+    "a long table of its own": ("a.csv", "token,layer,expert\n0,0,1\n", {}, "a.csv is no kind of trace that is known."),
     "an unknown format": ("a.npy", COUNTS, {"format": "csv"}, "--format 'csv' is not known; known: counts, flame,"),
     "a stack that may be two things": ("a.npy", np.array(CHOSEN), {}, "a.npy may be counts or vllm"),
     "pairs without a header": ("a.csv", "0,1\n1,0\n", {"k": 1}, "a.csv may be counts or moe-trace"),

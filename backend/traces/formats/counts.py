@@ -19,7 +19,7 @@ TITLE = "how often each expert was chosen, [layers, experts], as .npy, .json or 
 def fits(file: File) -> bool:
     """A matrix, a stack of them, or an object with `counts`."""
     if file.suffix == ".csv":
-        return not _is_pairs(_rows(file))
+        return not _is_long(_rows(file))
     if isinstance(file.json, dict):
         return "counts" in file.json
     return file.array is not None and file.array.ndim in (2, 3)
@@ -71,8 +71,9 @@ def _rows(file: File) -> list[list[str]]:
         raise Refusal(f"{file.name} is no CSV: {error}.") from error
 
 
-def _is_pairs(rows: list[list[str]]) -> bool:
-    return bool(rows) and [cell.strip().lower() for cell in rows[0]] == ["layer", "expert"]
+def _is_long(rows: list[list[str]]) -> bool:
+    """Whether each row names an expert, rather than counting them all."""
+    return bool(rows) and "expert" in [cell.strip().lower() for cell in rows[0]]
 
 
 def _table(file: File) -> tuple[np.ndarray, list[str] | None]:

@@ -13,7 +13,7 @@ from backend.prompts.check import UNCATEGORISED
 from backend.traces.draft import ALL, Draft
 from backend.traces.file import File
 from backend.traces.options import Options
-from backend.traces.routing import Tokens, routes
+from backend.traces.routing import Tokens, check_size, routes
 
 TITLE = "FLAME-MoE: `indices` and `scores` lists, a folder of layer_NN.parquet or one of them"
 SCORES = "its scores, as they were logged, are taken as combine weights"
@@ -30,6 +30,7 @@ def read(file: File, options: Options) -> Draft:
     layers = _layers(file) if file.path.is_dir() else {_number(file.path): file.path}
     if not layers:
         raise Refusal(f"{file.name} holds no layer_NN.parquet.")
+    check_size(file.name, sum(File(path).values("indices") for path in layers.values()), options)
     read = {number: _layer(File(path)) for number, path in sorted(layers.items())}
     first = next(iter(read))
     for number, (indices, _) in read.items():

@@ -13,7 +13,7 @@ from backend.traces.draft import ALL, Draft
 from backend.traces.file import File, integers
 from backend.traces.options import Options
 from backend.traces.requests import array, each, ids, requests
-from backend.traces.routing import Tokens, routes
+from backend.traces.routing import Tokens, check_size, routes
 
 TITLE = "vLLM's `prompt_routed_experts` and `routed_experts`, [tokens, layers, k], as .json, .jsonl, .npz or .npy"
 PROMPT, GENERATED = "prompt_routed_experts", "routed_experts"
@@ -37,6 +37,7 @@ def read(file: File, options: Options) -> Draft:
     if file.suffix == ".npz":
         return routes(file.name, list(_tokens(file.name, ALL, UNCATEGORISED, file.arrays)), options)
     if file.array is not None:
+        check_size(file.name, file.array.size, options)
         return routes(file.name, list(_windows(file, integers(file.array, file.name, "the array"), options)), options)
     parts = [part for where, name, category, request in each(file) for part in _tokens(where, name, category, request)]
     if not parts:
