@@ -54,4 +54,5 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         """What a client is told: everything but where the files lie and when they changed."""
-        return {name: value for name, value in asdict(self).items() if name not in ("folder", "stamp")}
+        told = {name: value for name, value in asdict(self).items() if name not in ("folder", "stamp")}
+        return told | {"statistics": list(self.statistics)}
