@@ -38,6 +38,8 @@ def put(services: Running, body: SentenceBody) -> dict[str, Any]:
     checkpoint = services.checkpoints.find(body.checkpoint)
     if checkpoint.dense:
         raise Refusal(f"{checkpoint.id} is a dense model: it has no router, so no token is routed.")
+    if checkpoint.trace:
+        raise Refusal(f"{checkpoint.id} is an imported trace: there is no model that could read a text.")
     options = CaptureOptions(body.generate, body.chat_template, max_tokens=MOST_TOKENS)
     began, ready = time.perf_counter(), None
     for message in services.runner.run(SentenceTask(uuid.uuid4().hex, checkpoint, body.text, options)):
