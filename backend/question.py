@@ -16,6 +16,7 @@ from analysis.errors import NoExperts
 from analysis.measure import STEPS, Measure, get
 from analysis.slots import SLOTS
 from analysis.statistic import statistics
+from backend.adapters.own import own_adapters
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
@@ -112,8 +113,9 @@ def digest(parts: Any) -> str:
 
 @cache
 def tracing_code() -> str:
-    """Digest of what turns a model into slots: adapters and capture."""
+    """Digest of what turns a model into slots: adapters, a user's own among them, and capture."""
     modules = [importlib.import_module(name) for package in TRACING for name in _names(package)]
+    modules += own_adapters()
     return digest([[module.__name__, code_digest(module)] for module in modules])
 
 

@@ -1,7 +1,8 @@
 """From a loaded model to where its parts live: the generic adapter, and one small file per family that differs.
 
 A family's file lies in `backend/adapters/families` and defines `find(name, modules, label, top_k) -> MoeLayer | None`;
-being there is the whole registration, and it is asked before the generic adapter.
+being there is the whole registration, and it is asked before the generic adapter. A user's own files (`own.py`) are
+asked first. A type that nobody knows is tried like any other: the block law decides at its first run.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import nn
 
 from analysis.errors import NoExperts
 from analysis.slots import Shape
-from backend.adapters import fused
+from backend.adapters import fused, refused
 from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer, Unsupported
+from backend.adapters.own import own_adapters
 
 __all__ = ["AdapterLies", "Anatomy", "MoeLayer", "Unsupported", "adapt"]
 
@@ -26,6 +28,8 @@ Find = Callable[[str, Mapping[str, nn.Module], str, int | None], MoeLayer | None
 
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
+_DEAF = re.compile(r"(?:^|[._])(?:vision|visual|audio|talker)")
+"""Parts of a model that a pass of text does not run: their experts are left out."""
 _INDEX = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)(?:\.|$)")
 
 
@@ -36,10 +40,12 @@ def adapt(model: nn.Module) -> Anatomy:
         NoExperts: If the model is dense; the text names its type.
         Unsupported: If it has experts in a layout that no adapter reads.
     """
+    refused.check(model)
     config: Any = model.config
     text = config.get_text_config()
     modules = dict(model.named_modules())
-    layers = [layer for name in modules if (layer := _layer(name, modules, text)) is not None]
+    hearing = [name for name in modules if name and not _DEAF.search(name)]
+    layers = [layer for name in hearing if (layer := _layer(name, modules, text)) is not None]
     kind = config.model_type
     if not layers:
         experts = next((n for key in EXPERT_KEYS if (n := getattr(text, key, 0))), 0)
@@ -49,9 +55,13 @@ def adapt(model: nn.Module) -> Anatomy:
     return Anatomy(tuple(layers), _shape(layers, kind), kind)
 
 
-@cache
 def _finders() -> tuple[Find, ...]:
-    """The `find` of each file in `families`, then the generic one."""
+    """The `find` of each file of the user's, then the families', then the generic one."""
+    return (*(module.find for module in own_adapters()), *_families())
+
+
+@cache
+def _families() -> tuple[Find, ...]:
     package = importlib.import_module("backend.adapters.families")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return (*(importlib.import_module(f"{package.__name__}.{name}").find for name in names), fused.find)
@@ -59,8 +69,9 @@ def _finders() -> tuple[Find, ...]:
 
 def _layer(name: str, modules: Mapping[str, nn.Module], config: Any) -> MoeLayer | None:
     label = _label(name)
+    top_k = _top_k(name, modules, config)
     for find in _finders():
-        layer = find(name, modules, label, _top_k(name, modules, config))
+        layer = find(name, modules, label, top_k)
         if layer is not None:
             return layer
     return None
@@ -73,12 +84,12 @@ def _label(name: str) -> str:
 
 
 def _top_k(name: str, modules: Mapping[str, nn.Module], config: Any) -> int | None:
-    block = modules[name.rpartition(".")[0]]
+    block, label = modules[name.rpartition(".")[0]], _label(name)
     routers = [getattr(block, router, None) for router in fused.ROUTER_NAMES]
     for owner, key in [(o, "top_k") for o in (*routers, block)] + [(config, key) for key in TOP_K_KEYS]:
         value = getattr(owner, key, None)
         if isinstance(value, (list, tuple)):  # hunyuan may list it by layer
-            value = value[int(_label(name))]
+            value = value[int(label)] if label.isdecimal() else None
         if isinstance(value, int) and value > 0:
             return value
     return None

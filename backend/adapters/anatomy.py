@@ -6,6 +6,8 @@ An adapter says where parts live and nothing else. Geometry reads what is here a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +20,11 @@ from analysis.slots import SLOTS, Layered, Shape
 
 STACKED = ("router_weight", "router_bias")
 """Slots small enough to hold for all layers at once."""
+
+Called = Callable[[Tensor, Tensor, Tensor], None]
+"""Told the experts' input [token, model], the chosen experts and their combine weights [token, k]."""
+Returned = Callable[[Tensor], None]
+"""Told what the routed experts returned [token, model]."""
 
 
 class Unsupported(GeometryError):
@@ -32,7 +39,7 @@ class AdapterLies(GeometryError):
 class MoeLayer(ABC):
     """One MoE layer: its label (decoder index), where it lies, its modules and its k.
 
-    A family that is not fused experts subclasses this and says how its call is read and where its weights are.
+    A family that is not fused experts subclasses this and says how its routing is heard and where its weights are.
     """
 
     label: str
@@ -58,9 +65,37 @@ class MoeLayer(ABC):
     def weights(self, name: str) -> Tensor:
         """A weight slot of this layer, without the layer axis."""
 
-    @abstractmethod
+    @contextmanager
+    def listen(self, called: Called, returned: Returned | None = None) -> Iterator[None]:
+        """Tell each call of the routed experts inside, and afterwards what they returned where somebody asks.
+
+        Hooks are gone at the end, error or not. They fire on the thread that runs the model, in that order.
+        """
+        handles = [
+            self.experts.register_forward_pre_hook(
+                lambda _, args, kwargs: called(*self.read_call(args, kwargs)), with_kwargs=True
+            )
+        ]
+        if returned is not None:
+            tell = returned
+            handles.append(self.experts.register_forward_hook(lambda _, args, output: tell(as_rows(output))))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Expert input [token, model], chosen experts and weights [token, k] from a call of the experts module."""
+        """Expert input, chosen experts and weights from a call of the experts module: its three arguments by position.
+
+        Their names differ between models.
+        """
+        x, indices, weights = (*args, *kwargs.values())
+        return as_rows(x), as_rows(indices), as_rows(weights)
+
+    def read_logits(self, output: Any) -> Any:
+        """The router's scores before any selection, in what it returned; something else where it shows none."""
+        return output[0] if isinstance(output, tuple) else output
 
     def rows(self) -> nn.Module:
         """The module whose input is the router's true input: the linear map of it, where that is a child."""
@@ -103,6 +138,11 @@ class MoeLayer(ABC):
         return torch.zeros_like(indices, dtype=torch.bool)
 
 
+def as_rows(tensor: Tensor) -> Tensor:
+    """The same numbers with one row a token."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
 @dataclass(frozen=True, eq=False)
 class Anatomy:
     """The MoE layers of a model, first layer first, and the sizes they share."""
@@ -110,6 +150,11 @@ class Anatomy:
     layers: tuple[MoeLayer, ...]
     shape: Shape
     model_type: str
+
+    @property
+    def adapter(self) -> str:
+        """What reads it: the name of the adapter's file."""
+        return type(self.layers[0]).__module__.rpartition(".")[2]
 
     def weights(self, name: str, layer: int | None = None) -> Tensor:
         """A weight slot on the CPU: all layers stacked, or one of them (an index into `layers`) without that axis.

@@ -28,22 +28,25 @@ DEQUANTISE = "load it with its quantisation config's dequantize=True"
 
 @dataclass(frozen=True, eq=False)
 class FusedLayer(MoeLayer):
-    """`gate_up_proj` (or `up_proj`) and `down_proj` with a leading expert axis, beside a router."""
+    """`gate_up_proj` (or `up_proj`) and `down_proj` with a leading expert axis, beside a router.
+
+    A family that keeps the same three matrices elsewhere says so in `first`, `down` and `phi`.
+    """
 
     def size(self) -> tuple[int, int, int]:
         """Experts, model width, hidden width of one expert."""
-        experts, model, hidden = self._down().shape
+        experts, model, hidden = self.down().shape
         return experts, model, hidden
 
     def expert(self, index: int) -> Expert:
         """One expert as views of the fused tensors, of which no graph is kept."""
-        gate, up = self._first()
+        gate, up = self.first()
         gate_bias, up_bias = self._first_bias()
         down_bias = getattr(self.experts, "down_proj_bias", None)
-        parts = (gate, up, self._down(), gate_bias, up_bias, down_bias)
+        parts = (gate, up, self.down(), gate_bias, up_bias, down_bias)
         gate, up, down, *biases = (None if t is None else t.detach()[index] for t in parts)
         assert up is not None and down is not None
-        return Expert(gate, up, down, self._phi, *biases)
+        return Expert(gate, up, down, self.phi, *biases)
 
     def shared(self) -> Expert | None:
         """A plain network beside the experts, gated as they are or not; a gate on its output is a weight, so not here.
@@ -88,21 +91,12 @@ class FusedLayer(MoeLayer):
             return self._router_bias()
         if name.startswith("shared_"):
             return self._shared_weights(name.removeprefix("shared_").removesuffix("_weight"))
-        gate, up = self._first()
+        gate, up = self.first()
         if name == "gate_weight" and gate is None:
             raise GeometryError(f"the experts of {self.name} have no gate: there is no gate_weight to read")
-        found = {"gate_weight": gate, "up_weight": up, "down_weight": self._down()}[name]
+        found = {"gate_weight": gate, "up_weight": up, "down_weight": self.down()}[name]
         assert found is not None
         return found
-
-    def read_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """The three arguments by position: their names differ between models."""
-        x, indices, weights = (*args, *kwargs.values())
-        return (
-            x.reshape(-1, x.shape[-1]),
-            indices.reshape(-1, indices.shape[-1]),
-            weights.reshape(-1, weights.shape[-1]),
-        )
 
     def flight_order(self, indices: Tensor, pieces: int) -> Tensor | None:
         """Sorted by expert in one call (grouped), as they are in one call (batched), or expert by expert (eager)."""
@@ -130,6 +124,31 @@ class FusedLayer(MoeLayer):
             return self.router
         linear = (getattr(self.router, name, None) for name in ROW_NAMES)
         return next((child for child in linear if isinstance(child, nn.Linear)), self.router)
+
+    def first(self) -> tuple[Tensor | None, Tensor]:
+        """The gate's (None without one) and the up projections [expert, hidden, model]."""
+        fused = getattr(self.experts, "gate_up_proj", None)
+        if not isinstance(fused, Tensor):
+            up = self.experts.up_proj
+            assert isinstance(up, Tensor)
+            return None, up.transpose(1, 2) if self._transposed else up
+        return self._split(fused.transpose(1, 2) if self._transposed else fused)
+
+    def down(self) -> Tensor:
+        """The down projections [expert, model, hidden]."""
+        down = self.experts.down_proj
+        assert isinstance(down, Tensor)
+        return down.transpose(1, 2) if self._transposed else down
+
+    def phi(self, gate: Tensor | None, up: Tensor) -> Tensor:
+        """What stands between them: of the gate's pre-activation (None without one) and the up projection's."""
+        module: Any = self.experts
+        if gate is None:
+            return module.act_fn(up)
+        if not hasattr(type(module), "_apply_gate"):
+            return module.act_fn(gate) * up
+        fused = torch.cat([gate, up], -1) if self._concatenated else torch.stack([gate, up], -1).flatten(-2)
+        return type(module)._apply_gate(module, fused)
 
     def _router_weight(self) -> Tensor:
         weight, (experts, model, _) = getattr(self.rows(), "weight", None), self.size()
@@ -163,19 +182,6 @@ class FusedLayer(MoeLayer):
                 return bias.reshape(experts)
         return torch.full((experts,), torch.nan)
 
-    def _down(self) -> Tensor:
-        down = self.experts.down_proj
-        assert isinstance(down, Tensor)
-        return down.transpose(1, 2) if self._transposed else down
-
-    def _first(self) -> tuple[Tensor | None, Tensor]:
-        fused = getattr(self.experts, "gate_up_proj", None)
-        if not isinstance(fused, Tensor):
-            up = self.experts.up_proj
-            assert isinstance(up, Tensor)
-            return None, up.transpose(1, 2) if self._transposed else up
-        return self._split(fused.transpose(1, 2) if self._transposed else fused)
-
     def _first_bias(self) -> tuple[Tensor | None, Tensor | None]:
         fused = getattr(self.experts, "gate_up_proj_bias", None)
         return self._split(fused) if isinstance(fused, Tensor) else (None, getattr(self.experts, "up_proj_bias", None))
@@ -185,15 +191,6 @@ class FusedLayer(MoeLayer):
             gate, up = fused.chunk(2, dim=1)
             return gate, up
         return fused[:, ::2], fused[:, 1::2]
-
-    def _phi(self, gate: Tensor | None, up: Tensor) -> Tensor:
-        module: Any = self.experts
-        if gate is None:
-            return module.act_fn(up)
-        if not hasattr(type(module), "_apply_gate"):
-            return module.act_fn(gate) * up
-        fused = torch.cat([gate, up], -1) if self._concatenated else torch.stack([gate, up], -1).flatten(-2)
-        return type(module)._apply_gate(module, fused)
 
     @property
     def _transposed(self) -> bool:
@@ -211,6 +208,8 @@ def find(name: str, modules: Mapping[str, nn.Module], label: str, top_k: int | N
         Unsupported: If it is one, but what it stores or how it is called cannot be read.
     """
     experts = modules[name]
+    if type(experts).__name__ == "Mxfp4GptOssExperts":
+        raise Unsupported(f"{name} stores its experts packed as mxfp4: {DEQUANTISE}")
     if not is_fused(experts):
         return None
     block = modules[name.rpartition(".")[0]]
@@ -226,6 +225,8 @@ def is_fused(module: nn.Module) -> bool:
     """Told by its parameters, not by its name: GraniteMoeSharedExperts are the routed ones."""
     first = getattr(module, "gate_up_proj", getattr(module, "up_proj", None))
     down = getattr(module, "down_proj", None)
+    if hasattr(module, "gate_proj"):  # a gate of its own: inkling's shared experts
+        return False
     return all(isinstance(t, nn.Parameter) and t.dim() == 3 for t in (first, down))
 
 
@@ -236,7 +237,10 @@ def _refuse(name: str, experts: nn.Module, top_k: int | None) -> None:
     if getattr(experts, "_is_expert_parallel", False):
         raise Unsupported(f"{name} ({kind}) holds only its share of the experts: load without expert parallelism")
     if getattr(experts, "has_post_expert_norm", False):
-        raise Unsupported(f"{name} ({kind}) normalises each expert's output: no adapter describes such an expert yet")
+        raise Unsupported(
+            f"{name} ({kind}) normalises each expert's output: what such an expert does to its input is no product of "
+            "two matrices, which every figure of functions here is made of"
+        )
     if len(inspect.signature(type(experts).forward).parameters) != 4:
         raise Unsupported(f"{name} ({kind}) is not called with (x, indices, weights): its routing cannot be read there")
     if top_k is None:

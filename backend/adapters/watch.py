@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from analysis.expert import Expert
-from backend.adapters.anatomy import AdapterLies, Anatomy, MoeLayer
+from backend.adapters.anatomy import AdapterLies, Anatomy, Called, MoeLayer, Returned, as_rows
 from backend.adapters.flight import Call, Flight, Seen, observed, output_sizes, preactivations
 
 
@@ -88,20 +88,16 @@ def watch(anatomy: Anatomy, rows: Tensor, total: int, extra: Extra | None = None
         AdapterLies: In the pass, if a layer runs twice, sees other rows than the batch has, or if observed outputs do
             not add up to what it returned.
     """
-    traces, extra = [Trace() for _ in anatomy.layers], extra or Extra()
+    traces = [Trace() for _ in anatomy.layers]
     with ExitStack() as stack:
         reader = stack.enter_context(_TopkReader())
-        recorder = _Recorder(reader, rows, total, threading.get_ident())
+        recorder = _Recorder(reader, rows, total, threading.get_ident(), extra or Extra())
         for layer, trace in zip(anatomy.layers, traces, strict=True):
-            hooks = recorder.hooks(layer, trace)
-            if extra.outputs or extra.norms or extra.gate:
-                flight = None
-                if not extra.outputs:
-                    flight = stack.enter_context(observed(layer.experts, recorder.mine, before=extra.gate))
-                hooks.append(recorder.output_hook(layer, trace, flight, extra))
-            if extra.outputs and anatomy.shape.shared:
-                hooks.append(recorder.block_hook(layer, trace))
-            for register, hook, options in hooks:
+            flight = None
+            if recorder.extra.norms or recorder.extra.gate:
+                flight = stack.enter_context(observed(layer.experts, recorder.mine, before=recorder.extra.gate))
+            stack.enter_context(layer.listen(*recorder.ears(layer, trace, flight)))
+            for register, hook, options in recorder.hooks(layer, trace):
                 stack.callback(register(hook, **options).remove)
         yield traces
 
@@ -111,15 +107,19 @@ Registration = tuple[Callable[..., Any], Callable[..., None], dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Recorder:
-    """Makes the hooks of one pass. They copy the wanted rows at once, since a model may write over a tensor later."""
+    """Makes the hooks of one pass. They copy the wanted rows at once, since a model may write over a tensor later.
+
+    A foreign thread's pass through the same model leaves no trace.
+    """
 
     reader: _TopkReader
     rows: Tensor
     total: int
     thread: int
+    extra: Extra
 
     def hooks(self, layer: MoeLayer, trace: Trace) -> list[Registration]:
-        """What to register on which module. A foreign thread's pass through the same model leaves no trace."""
+        """What to register beside the routed experts: on the router, and on the block where its output is wanted."""
 
         def router_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.mine():
@@ -127,55 +127,54 @@ class _Recorder:
 
         def router_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if self.mine():
-                trace.logits = self.scores(output[0] if isinstance(output, tuple) else output, layer)
-
-        def experts_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self.mine():
-                self.read_call(layer, trace, args, kwargs)
-
-        with_kwargs = {"with_kwargs": True}
-        # The router first, its linear child second: what stands between them (a norm) belongs to the router's input.
-        inputs = dict.fromkeys((layer.router, layer.rows()))
-        found: list[Registration] = [(m.register_forward_pre_hook, router_input, with_kwargs) for m in inputs]
-        found.append((layer.router.register_forward_hook, router_output, {}))
-        found.append((layer.experts.register_forward_pre_hook, experts_input, with_kwargs))
-        return found
-
-    def output_hook(self, layer: MoeLayer, trace: Trace, flight: Flight | None, extra: Extra) -> Registration:
-        """Keeps what the experts returned or, with a flight, what each of them did with its tokens."""
-
-        def experts_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            if not self.mine():
-                return
-            if flight is None:
-                trace.output = self.keep(output)
-                return
-            x, indices, weights = layer.read_call(args, kwargs)
-            call = Call(*(self.keep(tensor) for tensor in (x, indices, weights, output)))
-            with torch.no_grad():
-                _fill(trace, layer, call, flight.land(layer, indices, self.keep), extra)
-
-        return layer.experts.register_forward_hook, experts_output, {"with_kwargs": True}
-
-    def block_hook(self, layer: MoeLayer, trace: Trace) -> Registration:
-        """Keeps what the block returned, if that is one row of the model's width for each row of the batch."""
+                trace.logits = self.scores(layer.read_logits(output), layer)
 
         def block_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             out = output[0] if isinstance(output, tuple) else output
+            # One row of the model's width for each row of the batch, or it is something else.
             if self.mine() and isinstance(out, Tensor) and out.numel() == self.total * layer.size()[1]:
                 trace.block_output = self.keep(out)
 
-        return layer.block.register_forward_hook, block_output, {}
+        # The router first, its linear child second: what stands between them (a norm) belongs to the router's input.
+        inputs = dict.fromkeys((layer.router, layer.rows()))
+        found: list[Registration] = [(m.register_forward_pre_hook, router_input, {"with_kwargs": True}) for m in inputs]
+        found.append((layer.router.register_forward_hook, router_output, {}))
+        if self.extra.outputs and layer.shared() is not None:
+            found.append((layer.block.register_forward_hook, block_output, {}))
+        return found
+
+    def ears(self, layer: MoeLayer, trace: Trace, flight: Flight | None) -> tuple[Called, Returned | None]:
+        """Who hears of the experts' calls and, where more than those is wanted, of what they returned."""
+        pending: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def called(x: Tensor, indices: Tensor, weights: Tensor) -> None:
+            if self.mine():
+                self.keep_call(layer, trace, x, indices, weights)
+                if flight is not None:
+                    pending.append((x, indices, weights))
+
+        def returned(output: Tensor) -> None:
+            if not self.mine():
+                return
+            if self.extra.outputs:
+                trace.output = self.keep(output)
+            if flight is None:
+                return
+            x, indices, weights = pending.pop()
+            call = Call(*(self.keep(tensor) for tensor in (x, indices, weights, output)))
+            with torch.no_grad():
+                _fill(trace, layer, call, flight.land(layer, indices, self.keep), self.extra)
+
+        return called, returned if self.extra != Extra() else None
 
     def mine(self) -> bool:
         """True on the thread that watches."""
         return threading.get_ident() == self.thread
 
-    def read_call(self, layer: MoeLayer, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep_call(self, layer: MoeLayer, trace: Trace, x: Tensor, indices: Tensor, weights: Tensor) -> None:
         """Keep what the experts were called with, and the scores behind it."""
         if trace.indices is not None:
             raise AdapterLies(f"{layer.name} ran twice in one pass: its tokens cannot be told apart")
-        x, indices, weights = layer.read_call(args, kwargs)
         if len(indices) != self.total:
             raise AdapterLies(f"{layer.name} saw {len(indices)} tokens where the batch has {self.total}")
         scores = self.reader.ranked(indices)
@@ -184,7 +183,7 @@ class _Recorder:
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of the wanted rows, on the device of `rows`."""
-        flat = tensor.detach().reshape(-1, tensor.shape[-1])
+        flat = as_rows(tensor.detach())
         return flat.index_select(0, self.rows.to(flat.device)).to(self.rows.device)
 
     def scores(self, tensor: Any, layer: MoeLayer) -> Tensor | None:

@@ -81,19 +81,19 @@ def _routing(layers: Sequence[MoeLayer]) -> Iterator[Tensor]:
 
 @contextmanager
 def _live_logits(anatomy: Anatomy) -> Iterator[list[Tensor | None]]:
-    """The routers' first outputs with their graph, of passes that this thread runs inside."""
+    """The routers' logits with their graph, of passes that this thread runs inside."""
     live: list[Tensor | None] = [None for _ in anatomy.layers]
     thread = threading.get_ident()
 
-    def hook(index: int) -> Any:
+    def hook(index: int, layer: MoeLayer) -> Any:
         def router_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if threading.get_ident() == thread:
-                first = output[0] if isinstance(output, tuple) else output
-                live[index] = first if isinstance(first, Tensor) else None
+                logits = layer.read_logits(output)
+                live[index] = logits if isinstance(logits, Tensor) else None
 
         return router_output
 
-    handles = [layer.router.register_forward_hook(hook(n)) for n, layer in enumerate(anatomy.layers)]
+    handles = [layer.router.register_forward_hook(hook(n, layer)) for n, layer in enumerate(anatomy.layers)]
     try:
         yield live
     finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backend.adapters.anatomy import Anatomy, MoeLayer
+from backend.adapters.anatomy import Anatomy, Called, MoeLayer
 
 
 class Tally:
@@ -19,7 +20,7 @@ class Tally:
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, centroids: bool):
         self._model, self._anatomy, self._centroids = model, anatomy, centroids
-        self._handles: list[Any] = []
+        self._hooks = ExitStack()
         self._mask: Tensor | None = None
         self._sums: list[dict[str, Tensor]] = []
 
@@ -27,23 +28,21 @@ class Tally:
         """Begin a step; nothing is counted twice if one has begun."""
         self.stop()
         self._sums = [self._zeros(layer) for layer in self._anatomy.layers]
-        self._handles = [self._model.register_forward_pre_hook(self._seen, with_kwargs=True)]
+        self._hooks.callback(self._model.register_forward_pre_hook(self._seen, with_kwargs=True).remove)
         for layer, sums in zip(self._anatomy.layers, self._sums, strict=True):
-            hook = self._hook(layer, sums)
-            self._handles.append(layer.experts.register_forward_pre_hook(hook, with_kwargs=True))
+            self._hooks.enter_context(layer.listen(self._counter(layer, sums)))
 
     def stop(self) -> dict[str, Tensor] | None:
         """All layers' sums on the CPU, or None if no step had begun. The hooks are gone, whatever happens."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._mask = [], None
+        self._hooks.close()
+        self._mask = None
         sums, self._sums = self._sums, []
         return {name: torch.stack([each[name] for each in sums]).cpu() for name in sums[0]} if sums else None
 
     def _zeros(self, layer: MoeLayer) -> dict[str, Tensor]:
-        weight = layer.weights("router_weight")
+        device = layer.weights("down_weight").device
         experts, width, _ = layer.size()
-        made = lambda *size, dtype=torch.float64: torch.zeros(size, dtype=dtype, device=weight.device)  # noqa: E731
+        made = lambda *size, dtype=torch.float64: torch.zeros(size, dtype=dtype, device=device)  # noqa: E731
         sums = {
             "selected": made(experts + 1, dtype=torch.int64),  # the last: experts that are none, and padding
             "weights": made(experts + 1),
@@ -57,14 +56,13 @@ class Tally:
         mask = kwargs.get("attention_mask")
         self._mask = mask.flatten().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
-    def _hook(self, layer: MoeLayer, sums: dict[str, Tensor]) -> Any:
+    def _counter(self, layer: MoeLayer, sums: dict[str, Tensor]) -> Called:
         experts = layer.size()[0]
 
         @torch.no_grad()
-        def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not module.training or torch._C._current_graph_task_id() != -1:
+        def count(x: Tensor, indices: Tensor, weights: Tensor) -> None:
+            if not layer.experts.training or torch._C._current_graph_task_id() != -1:
                 return
-            x, indices, weights = layer.read_call(args, kwargs)
             real = self._mask if self._mask is not None and self._mask.numel() == len(indices) else None
             place = indices.long().clamp(max=experts)
             if real is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, SwitchTransformersConfig, SwitchTransformersModel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import GeometryError, NoExperts, UnknownName
 from analysis.expert import Expert
@@ -122,11 +122,11 @@ def test_a_dense_model_is_refused_by_its_type() -> None:
 
 
 def test_experts_in_an_unread_layout_are_refused_and_not_called_dense() -> None:
-    config = SwitchTransformersConfig(
-        vocab_size=20, d_model=16, d_kv=4, d_ff=8, num_layers=2, num_heads=2, num_experts=4, num_sparse_encoder_layers=1
-    )
-    with pytest.raises(Unsupported, match="switch_transformers names 4 experts"):
-        adapt(SwitchTransformersModel(config))
+    model = tiny_moe.build(tiny_moe.olmoe)
+    for layer in model.model.layers:
+        layer.mlp.experts = torch.nn.Identity()
+    with pytest.raises(Unsupported, match="olmoe names 8 experts"):
+        adapt(model)
 
 
 def test_packed_experts_are_refused_with_the_way_out() -> None:
@@ -156,8 +156,8 @@ class Permuted(FusedLayer):
 class Ungated(FusedLayer):
     """Gets the output right and the activation's slopes wrong: the gate's way to the output is cut."""
 
-    def _phi(self, gate: Tensor | None, up: Tensor) -> Tensor:
-        return super()._phi(None if gate is None else gate.detach() + 0 * gate, up)
+    def phi(self, gate: Tensor | None, up: Tensor) -> Tensor:
+        return super().phi(None if gate is None else gate.detach() + 0 * gate, up)
 
 
 def lying(anatomy: Anatomy, kind: type[FusedLayer], at: int) -> Anatomy:

@@ -126,14 +126,20 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 def build(make: Callable[[], Any], implementation: str = "eager", seed: int = 0) -> Any:
     """The model in evaluation mode, matrices and biases random, norms near one."""
     torch.manual_seed(seed)
-    model = make().eval()
+    model = fill(make().eval())
+    model.set_experts_implementation(implementation)
+    return model
+
+
+@torch.no_grad()
+def fill(model: Any) -> Any:
+    """Every matrix and bias random, norms left near one."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias", "balancing_biases")):
             tensor.normal_(0, 0.05)
-        elif "inv_freq" not in name and "norm" not in name:
+        elif tensor.is_floating_point() and "inv_freq" not in name and "norm" not in name:
             tensor.normal_(0, 0.02 if "lm_head" in name or "embed" in name else 0.3)
     model.get_input_embeddings().weight.normal_(0, 1)
-    model.set_experts_implementation(implementation)
     return model
 
 
