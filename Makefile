@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install up test check check-types check-laws bench test-compose chromium clean
+.PHONY: help install up test check check-types check-laws bench architectures test-compose chromium clean
 
 # A machine that forbids them compiles a thousand modules anew in each of some twenty processes.
 export PYTHONDONTWRITEBYTECODE :=
@@ -54,6 +54,9 @@ check-laws:
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run
+
+architectures: $(DEV) ## measure every architecture; table into backend/README.md
+	$(BIN)/python -m tests.backend.architectures
 
 test-compose: ## a real docker compose up, killed and restarted (root on Debian, about ten minutes)
 	bash tests/compose/e2e.sh

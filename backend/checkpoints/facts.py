@@ -5,6 +5,7 @@ Nothing is loaded, and no code of the folder is run.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.checkpoints.architectures import architecture
 from backend.checkpoints.headers import BITS, TensorHeader, named
 from backend.errors import Refusal
 
@@ -45,7 +47,7 @@ WEIGHTS, RANDOM = "moe_geometry_weights", "random"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _MOST = 10_000_000
-_EXPERT_LAYER = re.compile(r"(?:layers|blocks|h)\.(\d+)\.(?:.*\.)?experts\.")
+_EXPERT_LAYER = re.compile(r"(?:layers|layer|blocks|block|h)\.(\d+)\.(?:.*\.)?experts\.")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -67,10 +69,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: str) -> dict[str, Any]:
     """The fields of `Checkpoint` that config and headers decide; raises `Refusal` for an architecture nobody knows."""
-    config = _typed(raw, where)
+    config = typed(raw, where)
     text = config.get_text_config()
-    experts = _whole(text, EXPERTS)
+    experts = _whole(text, EXPERTS) if getattr(text, "is_moe", True) else 0
     dense = experts <= 1
+    adapter = None if dense else _adapter(config, text)
     parameters = sum(t.count for t in tensors.values())
     stored = _stored_dtype(tensors)
     width = _WIDTH.get(str(getattr(config, "dtype", None) or stored).removeprefix("torch."), 4)
@@ -90,17 +93,33 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
         "dtype": stored,
         "parameters": parameters,
         "memory_bytes": parameters * width,
-        "adapter": None if dense else "fused",
+        "adapter": adapter,
         "random_weights": raw.get(WEIGHTS) == RANDOM,
     }
 
 
-def _typed(raw: Mapping[str, Any], where: str) -> Any:
+def _adapter(config: Any, text: Any) -> str:
+    """Who will read it; a type that nobody measured is tried with the generic adapter."""
+    from backend.adapters.own import PACKAGE
+
+    found = architecture(config.model_type, text.model_type)
+    if found is not None and not found.supported:
+        raise Refusal(found.remarks)
+    package, _, name = type(config).__module__.partition(".")
+    if package == PACKAGE:
+        return name
+    return "fused" if found is None or found.adapter is None else found.adapter
+
+
+def typed(raw: Mapping[str, Any], where: str) -> Any:
+    """The config as its own class; raises `Refusal` for a type that is not known, or values it does not take."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from analysis.lab.model import register
+    from backend.adapters.own import own_adapters
 
     register()
+    own_adapters()
     kind = raw["model_type"]
     if kind not in CONFIG_MAPPING:
         remote = " It asks for code of its own (auto_map), which is never run." if raw.get("auto_map") else ""
@@ -119,8 +138,9 @@ def _lab_type() -> str:
 
 
 def _whole(config: Any, names: tuple[str, ...]) -> int:
-    for name in names:
-        value = getattr(config, name, None)
+    owners = (config, getattr(config, "ffn_config", None))  # dbrx keeps its experts' sizes one level down
+    for owner, name in itertools.product(owners, names):
+        value = getattr(owner, name, None)
         if isinstance(value, list | tuple) and value:  # some families keep one number per layer
             value = max(value)
         if isinstance(value, int) and not isinstance(value, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.checkpoints.facts import read_config
+from backend.checkpoints.facts import read_config, typed
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
@@ -25,18 +25,15 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         Conflict: Its files changed since its headers were read.
     """
     from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_CAUSAL_LM_MAPPING,
         AutoModel,
         AutoModelForCausalLM,
     )
 
-    from analysis.lab.model import MODEL_TYPE, register
-
-    register()
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
-    writes = {MODEL_TYPE, *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-    kind: Any = AutoModelForCausalLM if read_config(folder)["model_type"] in writes else AutoModel
+    writes = type(typed(read_config(folder), checkpoint.id)) in MODEL_FOR_CAUSAL_LM_MAPPING
+    kind: Any = AutoModelForCausalLM if writes else AutoModel
     try:
         model, report = kind.from_pretrained(
             folder,
@@ -55,6 +52,8 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         )
     if current_stamp(folder) != checkpoint.stamp:
         raise Conflict(f"The files of {checkpoint.id} changed while it was asked about; ask again.")
+    if model.config.is_encoder_decoder:  # a prompt is what the encoder reads
+        model = model.get_encoder()
     return model.eval().to(device)
 
 

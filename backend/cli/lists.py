@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from backend.checkpoints.architectures import architectures
 from backend.cli.door import open_door
 from backend.cli.table import columned
 from backend.settings import Settings
@@ -45,6 +47,13 @@ def checkpoints_inspect(source: Annotated[str, typer.Argument(help="A folder or 
     """Say what a checkpoint is, without keeping or loading it."""
     with open_door(Settings.from_environment()) as door:
         typer.echo(json.dumps(door.inspect(source), indent=2))
+
+
+@checkpoints.command("architectures")
+def checkpoints_architectures(as_json: AsJson = False) -> None:
+    """Which model types are read, by which adapter, and how exactly."""
+    names = ("type", "adapter", "supported", "block_error", "jacobian_error", "remarks")
+    _show([asdict(each) for each in architectures()], names, as_json)
 
 
 @prompts.callback(invoke_without_command=True)
