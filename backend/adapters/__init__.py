@@ -49,7 +49,7 @@ def adapt(model: nn.Module) -> Anatomy:
     kind = config.model_type
     if not layers:
         experts = next((n for key in EXPERT_KEYS if (n := getattr(text, key, 0))), 0)
-        if experts:
+        if experts and getattr(text, "is_moe", True):
             raise Unsupported(f"{kind} names {experts} experts in its config, but no adapter reads how it stores them")
         raise NoExperts(f"{kind} is a dense model: it has no routed experts to measure")
     return Anatomy(tuple(layers), _shape(layers, kind), kind)

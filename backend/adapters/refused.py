@@ -15,12 +15,17 @@ TYPES = {
         "nllb-moe is broken in transformers 5.24: whatever its router chooses, only experts 0 and 1 are run, so a "
         "figure would show a routing that never happened"
     ),
+    "diffusion_gemma": (
+        "diffusion_gemma writes by denoising a canvas beside the prompt: its experts see the canvas's tokens, which "
+        "are not those of any prompt"
+    ),
     "inkling2_loop_text": (
         "inkling2_loop runs the same layers several times in one pass: a token has several routings in one layer, "
         "and no figure has room for more than one"
     ),
 }
 TYPES["inkling2_loop"] = TYPES["inkling2_loop_text"]
+"""By model type: what no figure would be true of, whatever its checkpoint."""
 
 
 def check(model: Any) -> None:

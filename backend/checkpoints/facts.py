@@ -35,11 +35,15 @@ HIDDEN = (
     "moe_ffn_hidden_size",
     "intermediate_size",
     "ffn_dim",
+    "ffn_hidden_size",
+    "d_ff",
 )
 """Names under which configs keep the number of routed experts, of experts per token, and an expert's width.
 
 The first found counts.
 """
+FIXED_TOP_K = {"switch_transformers": 1}
+"""Types whose routers know one number of experts per token, which no config names."""
 
 WEIGHTS, RANDOM = "moe_geometry_weights", "random"
 """What `lab untrained` writes into a config, so that nobody takes its numbers for a model's."""
@@ -78,13 +82,13 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
     stored = _stored_dtype(tensors)
     width = _WIDTH.get(str(getattr(config, "dtype", None) or stored).removeprefix("torch."), 4)
     layers = _whole(text, ("num_hidden_layers", "n_layer", "num_layers"))
-    top_k = 0 if dense else _whole(text, TOP_K)
+    top_k = 0 if dense else _whole(text, TOP_K) or FIXED_TOP_K.get(text.model_type, 0)
     return {
         "architecture": raw["model_type"],
         "router": raw.get("router") if raw["model_type"] == _lab_type() else None,
         "dense": dense,
         "layers": layers,
-        "moe_layers": 0 if dense else len(_expert_layers(tensors)) or layers,
+        "moe_layers": 0 if dense else len(_expert_layers(tensors, config.is_encoder_decoder)) or layers,
         "experts": 0 if dense else experts,
         "top_k": top_k,
         "soft": not dense and top_k == experts,
@@ -113,6 +117,7 @@ def _adapter(config: Any, text: Any) -> str:
 
 def typed(raw: Mapping[str, Any], where: str) -> Any:
     """The config as its own class; raises `Refusal` for a type that is not known, or values it does not take."""
+    from transformers.configuration_utils import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from analysis.lab.model import register
@@ -125,7 +130,9 @@ def typed(raw: Mapping[str, Any], where: str) -> Any:
         remote = " It asks for code of its own (auto_map), which is never run." if raw.get("auto_map") else ""
         raise Refusal(f"{where} is of type {kind!r}, which the installed transformers does not know.{remote}")
     try:
-        return CONFIG_MAPPING[kind].from_dict({k: v for k, v in raw.items() if k != "auto_map"})
+        # JSON knows no infinity, so transformers writes it as an object.
+        values = PreTrainedConfig._decode_special_floats({k: v for k, v in raw.items() if k != "auto_map"})
+        return CONFIG_MAPPING[kind].from_dict(values)
     except Exception as error:  # transformers validates configs with many exception types
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise Refusal(f"{where} has a config that {kind} refuses: {first}") from error
@@ -148,8 +155,9 @@ def _whole(config: Any, names: tuple[str, ...]) -> int:
     return 0
 
 
-def _expert_layers(tensors: Mapping[str, TensorHeader]) -> set[str]:
-    return {found[1] for name in tensors if (found := _EXPERT_LAYER.search(name))}
+def _expert_layers(tensors: Mapping[str, TensorHeader], two_stacks: bool) -> set[str]:
+    read = [name for name in tensors if not (two_stacks and name.startswith("decoder."))]  # the encoder reads prompts
+    return {found[1] for name in read if (found := _EXPERT_LAYER.search(name))}
 
 
 def _stored_dtype(tensors: Mapping[str, TensorHeader]) -> str:

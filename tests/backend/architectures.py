@@ -19,7 +19,7 @@ from torch.autograd.functional import jacobian
 
 from analysis.errors import GeometryError
 from analysis.slots import Shape
-from backend.adapters import Anatomy, adapt
+from backend.adapters import Anatomy, adapt, refused
 from backend.adapters.block import TOLERANCE, relative_error
 from backend.adapters.law import Verified, verify
 from backend.adapters.watch import Extra, Trace, watch
@@ -38,6 +38,8 @@ HEADROOM = 3.0
 @cache
 def measured(kind: str) -> tuple[Architecture, Shape | None]:
     """The row of this type, its errors as they came out, and the sizes its adapter read."""
+    if kind in refused.TYPES:
+        return Architecture(kind, None, False, None, None, refused.TYPES[kind]), None
     model = zoo.build(kind)
     try:
         anatomy = adapt(model)

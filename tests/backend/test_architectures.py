@@ -13,9 +13,11 @@ import pytest
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from backend.adapters import adapt
+from backend.adapters.law import verify
 from backend.checkpoints.architectures import architecture, architectures
 from tests.backend import zoo
-from tests.backend.architectures import FILE, MARKS, README, as_json, as_markdown, marked, measured
+from tests.backend.architectures import FILE, MARKS, README, TEXT, as_json, as_markdown, marked, measured
 
 BLOCK, JACOBIAN, JACOBIAN_IN_FLOAT32 = 1e-5, 1e-10, 1e-6
 CASTS = {"beam", "inkling2_text", "openai_privacy_filter"}
@@ -58,10 +60,12 @@ def test_the_sizes_are_those_of_the_config(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", zoo.REFUSED)
-def test_what_is_not_read_is_refused_with_the_reason(kind: str) -> None:
-    found, _ = measured(kind)
-    assert not found.supported and found.adapter is None and len(found.remarks) > 60
+@pytest.mark.parametrize("kind", ["ernie4_5_vl_moe", "glm4v_moe", "qwen3_vl_moe"])
+def test_a_model_of_text_and_images_is_read_by_its_text_part(kind: str) -> None:
+    model = zoo.with_images(kind)
+    anatomy = adapt(model)
+    assert anatomy.shape == measured(f"{kind}_text")[1] and not any("vision" in each.name for each in anatomy.layers)
+    assert max(verify(model, anatomy, TEXT).output_error) < BLOCK
 
 
 def test_no_type_of_the_pinned_transformers_is_forgotten() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
+from backend.adapters import refused
 from tests.backend import tiny_moe
 
 MODEL, HIDDEN, EXPERTS, TOP_K = 32, 24, 8, 2
@@ -96,8 +97,8 @@ READ_ONLY = (
     "glm4v_moe_text glm5_next_text glm_moe_dsa hy_v4 hy_v4_vl_text inkling_text kimi_linear mistral_large4_text "
     "qwen3_omni_moe_text qwen3_vl_moe_text qwen4_exp_text sarvam_mla sarvam_moe step3p5 unlimited_ocr_text"
 ).split()
-REFUSED = "doge inkling2_loop_text muse_spark_text nllb-moe".split()
-KINDS = (*VERIFIED, *READ_ONLY, *REFUSED)
+BUILT_AND_REFUSED = "doge inkling2_loop_text muse_spark_text nllb-moe".split()
+KINDS = tuple(sorted({*VERIFIED, *READ_ONLY, *BUILT_AND_REFUSED, *refused.TYPES}))
 
 
 def config_of(kind: str) -> Any:
@@ -107,8 +108,13 @@ def config_of(kind: str) -> Any:
     return config_class(**(sizes | MORE.get(kind, {})))
 
 
-def class_of(config: Any) -> Any:
-    """The model class of a config: what AutoModel knows, else the text model of its file."""
+def class_of(config: Any, head: bool = False) -> Any:
+    """The model class of a config, with its language-model head where it has one and that is asked for.
+
+    It is what AutoModel knows, else the text model of the config's file.
+    """
+    if head and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if type(config) in MODEL_MAPPING:
         return MODEL_MAPPING[type(config)]
     file = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
@@ -116,13 +122,34 @@ def class_of(config: Any) -> Any:
     return next(each for each in models if each.__name__.endswith("TextModel"))
 
 
-def build(kind: str, seed: int = 0) -> Any:
+def whole(kind: str, head: bool = False) -> Any:
     """The model, in evaluation mode, every matrix and bias random: none hides behind a zero."""
     config = config_of(kind)
     config._attn_implementation = "eager"
-    torch.manual_seed(seed)
-    model = tiny_moe.fill(class_of(config)(config).eval())
+    torch.manual_seed(0)
+    model = tiny_moe.fill(class_of(config, head)(config).eval())
     for name, table in model.named_buffers():
         if name.endswith("tid2eid"):  # deepseek_v4 chooses by token id in its first layers
             table.copy_(torch.rand(len(table), EXPERTS).argsort(-1)[:, : table.shape[1]])
-    return model.get_encoder() if config.is_encoder_decoder else model
+    return model
+
+
+IMAGES = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": MODEL}
+IMAGES |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16, "image_size": 28}
+
+
+def with_images(kind: str) -> Any:
+    """A model of text and images whose text part is the type of that name with `_text`."""
+    text, config_class = config_of(f"{kind}_text").to_dict(), CONFIG_MAPPING[kind]
+    images = type(config_class(text_config=text).vision_config)
+    sizes = {name: value for name, value in IMAGES.items() if name in images.__dataclass_fields__}
+    config = config_class(text_config=text, vision_config=sizes | {"model_type": images.model_type})
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    return tiny_moe.fill(class_of(config)(config).eval())
+
+
+def build(kind: str) -> Any:
+    """The part of it that reads a prompt."""
+    model = whole(kind)
+    return model.get_encoder() if model.config.is_encoder_decoder else model
