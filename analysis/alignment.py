@@ -1,8 +1,10 @@
-"""The sides of a question brought to the same prompts in the same order, whatever order the shards merged in."""
+"""The sides of a question brought to the same prompts in the same order, and what sides must have in common."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+import torch
 
 from analysis.errors import NotComparable
 from analysis.measure import Inputs
@@ -37,6 +39,65 @@ def aligned(sides: tuple[Inputs, ...]) -> tuple[tuple[Inputs, ...], tuple[str, .
     if len(shared) < len(everything):
         caveats = (f"The sides hold {[len(p) for p in held]} prompts; only the {len(shared)} they share are compared.",)
     return tuple(_arranged(side, order, label) for side in sides), caveats
+
+
+def same_layers(a: Inputs, b: Inputs) -> int:
+    """The MoE layers, which both sides must have in common.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        NotComparable: With the layers of both.
+
+    Source:
+        Ours: an expert has counterparts in its own layer alone.
+    """
+    if a.shape.layers != b.shape.layers:
+        raise NotComparable(f"a has MoE layers {list(a.shape.layers)}, b has {list(b.shape.layers)}")
+    return len(a.shape.layers)
+
+
+def same_width(a: Inputs, b: Inputs, what: str) -> int:
+    """The width of the hidden state, which both sides must have in common.
+
+    Returns:
+        Dimensions.
+
+    Raises:
+        NotComparable: With the widths of both and the way out.
+
+    Source:
+        Ours: vectors of different spaces have no cosine.
+    """
+    if a.shape.model != b.shape.model:
+        raise NotComparable(
+            f"a has hidden states of {a.shape.model} dimensions, b of {b.shape.model}: {what} lie in different spaces; "
+            "co-selection compares experts by the tokens they take"
+        )
+    return a.shape.model
+
+
+def same_tokens(a: Inputs, b: Inputs) -> int:
+    """The tokens into which the prompts are cut, which both sides must have in common.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        NotComparable: With the number of tokens of both.
+
+    Source:
+        Ours: a choice can be compared only where the token is the same.
+    """
+    routes = a.token_routes, b.token_routes
+    if not all(torch.equal(routes[0][name], routes[1][name]) for name in ("prompt", "position", "token")):
+        counts = [len(side["position"]) for side in routes]
+        raise NotComparable(
+            f"a and b cut the prompts into different tokens ({counts[0]} and {counts[1]}): what is compared token by "
+            "token needs checkpoints of one tokenizer"
+        )
+    return len(routes[0]["position"])
 
 
 def _prompts(side: Inputs) -> Prompts | None:

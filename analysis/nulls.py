@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analysis.measure import Chance
@@ -178,3 +178,32 @@ def above_the_largest(numbers: Float[Tensor, "draw case"]) -> tuple[int, float]:
         return 0, float("nan")
     above = numbers[0] > torch.quantile(largest[1:], 0.95) + 1e-12
     return int(above.sum()), float((largest >= largest[0] - 1e-12).double().mean())
+
+
+def beyond_chance(
+    observed: Float[Tensor, " case"], drawn: Float[Tensor, "draw case"]
+) -> tuple[Bool[Tensor, " case"], float]:
+    """Which cases are larger than the largest of all cases gets by chance, each in its own standard deviations.
+
+    Args:
+        observed: One number per case; NaN cases are left out.
+        drawn: The same by chance. A case without spread is beyond where it is larger at all.
+
+    Returns:
+        Which cases (together wrong in 5 % of questions), and the p of the largest: (1 + draws at least as large) /
+        (1 + draws); NaN if no case has a number.
+
+    Source:
+        Westfall & Young 1993 (step one of their max-statistic); standardised, so that no case outshouts the others.
+    """
+    every = torch.cat([observed[None], drawn])
+    mean, spread = drawn.mean(0), drawn.std(0)
+    apart = every - mean
+    # What rounding leaves between equal draws is no spread.
+    scores = torch.where(spread > 1e-12, apart / spread, torch.where(apart.abs() > 1e-9, apart.sign() * torch.inf, 0.0))
+    scores = torch.where(observed.isnan(), -torch.inf, scores)
+    if not len(observed) or bool(observed.isnan().all()):
+        return torch.zeros_like(observed, dtype=torch.bool), float("nan")
+    largest = scores.amax(-1)
+    edge = torch.quantile(largest[1:], 0.95, interpolation="higher")
+    return scores[0] > edge + 1e-12, float((largest >= largest[0] - 1e-12).double().mean())

@@ -168,7 +168,7 @@ def inputs_for(measure, seed=0, shape=SHAPE, lengths=(12,) * 16, change=lambda b
         states = {}
         for name in measure.statistics:
             batches = batches_for(get(name), seed * 2 + side, shape, lengths)
-            if measure.sides == STEPS:  # all steps read the same tokens
+            if measure.sides:  # all sides read the same tokens
                 batches = [dataclasses.replace(b, keys=routes(seed * 2, shape, lengths).keys) for b in batches]
             states[name] = state_of(name, [change(batch) for batch in batches])
         slots = weight_slots(seed * 2 + side, shape)

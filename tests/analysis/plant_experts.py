@@ -184,4 +184,27 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         "collapsed": everywhere(lambda s: 3 * UNEVEN - s.base.loads.numpy()),
         "dead": at(OF_THE_DEAD, lambda s: -s.base.loads.numpy()[:, DEAD]),
     },
+    "expert_matching": {
+        "common": SAME,
+        # Whoever takes every token, or none, cannot be told from another by the tokens it takes.
+        "collapsed": everywhere(np.nan),
+        "dead": at((..., DEAD), np.nan),
+        "turned": SAME,
+    },
+    "routing_agreement": {"common": everywhere(1), "turned": everywhere(1), "collapsed": everywhere(np.nan)},
+    "routing_distance": {"common": everywhere(0), "turned": everywhere(0), "collapsed": everywhere(np.nan)},
+    "prompt_difference": {"common": everywhere(0), "turned": everywhere(0), "collapsed": everywhere(np.nan)},
+    "router_row_difference": {
+        "common": everywhere(0),
+        "turned": everywhere(1).asked(matching="identity"),
+        "identical": everywhere(np.nan),
+        "dead": everywhere(0),
+    },
+    "jacobian_drift": {
+        "common": everywhere(0),
+        "collapsed": everywhere(0).asked(matching="identity"),
+        "dead": everywhere(0).asked(matching="identity"),
+        "subset": everywhere(0).asked(matching="identity"),
+    },
+    "subspace_drift": {"common": everywhere(0, 1e-7)},
 }

@@ -12,6 +12,7 @@ UNAFFECTED: dict[str, tuple[str, ...]] = {
     "router_common_mode": OF_ROWS,
     "router_cosine": OF_ROWS,
     "router_drift": OF_ROWS,
+    "router_row_difference": OF_ROWS,
     "router_mean_cosine": OF_ROWS,
     "router_orthogonality": OF_ROWS,
     "router_spectrum": OF_ROWS,

@@ -15,11 +15,12 @@ from analysis.measure import FAMILIES, get, measures
 from analysis.result import Interval, Null, Reason, Result
 from analysis.slots import RouteBatch
 from analysis.statistic import get as get_statistic
+from tests.analysis.asked import by_number
 
 EVERY = sorted(measures())
 OF_TOKENS = [name for name in EVERY if measures()[name].statistics]
 CASES = [
-    (name, {knob.name: choice})
+    (name, by_number(measures()[name]) | {knob.name: choice})
     for name in EVERY
     for knob in measures()[name].knobs
     for choice in (knob.choices or ((True,) if knob.kind == "bool" else ()))
@@ -84,7 +85,11 @@ def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
     result = evaluate(measure, world.inputs_for(measure, shape=soft), knobs)
     if np.isnan(result.values).any():
         assert any(caveat.startswith("NaN: ") for caveat in result.caveats)
-    assert np.isnan(result.values).all() == (measure.needs_selection or knobs == {"weighting": "count"})
+    # Sides that have nothing to do with each other have no pairs to compare.
+    unpaired = measure.settle(knobs).get("matching", "identity") != "identity"
+    assert np.isnan(result.values).all() == (
+        measure.needs_selection or unpaired or knobs == {"weighting": "count"} or knobs.get("show") == "matched"
+    )
 
 
 @every_case
@@ -203,7 +208,7 @@ def test_a_quarter_of_the_tokens_widens_the_interval(name, world):
             sides = world.inputs_for(
                 measure, seed, lengths=(_prompt_length(measure),) * prompts, change=_with_a_spectrum
             )
-            interval = evaluate(measure, sides, {}).interval
+            interval = evaluate(measure, sides, by_number(measure)).interval
             found.append(np.nanmean(interval.high - interval.low))
         widths.append(np.mean(found))
     assert widths[1] > 1.3 * widths[0]

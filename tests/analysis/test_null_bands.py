@@ -10,11 +10,13 @@ from scipy.stats import binom
 from analysis.inference import evaluate
 from analysis.measure import get, measures
 from analysis.result import Null
+from tests.analysis.asked import by_number
 
 # A null whose band is not meant to hold 95 % of blind slots, and why; "" is for all knobs. As of 2026-11-29.
 NOT_NOMINAL = {
     ("dead_experts", ""): "a whole number that is 0 in every draw, and the band ends at 0",
     ("expert_contrast", ""): "one band for all experts, of the largest of their differences, as it says",
+    ("expert_matching", ""): "one band for all pairs, of the most alike of them, as it says",
     ("expert_coverage", "count=served"): "how many are dropped is drawn anew, though the value is of as many as were",
     ("expert_coverage", "by=prompts"): "each prompt uses each expert: the same number in every draw",
     ("grassmann_distance", "form=score"): "blind slots have no score but for a handful of cells",
@@ -38,6 +40,8 @@ def choices_of(name):
     """Defaults, and every choice of every knob but those that take minutes."""
     measure = get(name)
     for knob in measure.knobs if name not in DEFAULTS_ONLY else ():
+        if knob.name == "matching":  # what it lets through is alike: no blind slots are left
+            continue
         for choice in knob.choices or ((True, False) if knob.kind == "bool" else ()):
             if choice != knob.default and measure.slow_if.get(knob.name) != choice:
                 yield {knob.name: choice}
@@ -71,7 +75,7 @@ def test_blind_slots_fall_into_the_null_band_at_the_nominal_rate(name, world):
     for seed in range(DRAWS if {} in choices else FEWER if choices else 0):
         sides = world.inputs_for(measure, 100 + seed, lengths=(30,) * 16)
         for knobs in choices if seed < FEWER else [{}]:
-            result = evaluate(measure, sides, knobs)
+            result = evaluate(measure, sides, by_number(measure) | knobs)
             if isinstance(result.null, Null):
                 found[written(knobs)].append(outside_the_band(result))
     rates = {knobs: np.concatenate(each) for knobs, each in found.items() if each}

@@ -1,0 +1,95 @@
+"""What two checkpoints do with their tokens, under one numbering, and how far apart the two distributions are."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analysis.matching import ALONE, Partners
+from analysis.measure import Inputs
+
+
+def outcomes(
+    a: Inputs, b: Inputs, pairs: Partners
+) -> tuple[Float[Tensor, "prompt layer outcome"], Float[Tensor, "prompt layer outcome"]]:
+    """Selections by prompt, or combine weights if a side is fully soft: of each expert of a and, for b, its partner.
+
+    Args:
+        a: What one checkpoint brings, `prompt_counts` among it.
+        b: The other.
+        pairs: The partner in b of each expert of a.
+
+    Returns:
+        One outcome for each expert of a that has a partner (0 on both sides for the others), and two more: experts
+        without partner of a, and of b.
+
+    Source:
+        Ours: work that has no counterpart is an outcome of its own on each side.
+    """
+    array = "weights" if a.shape.soft or b.shape.soft else "selected"
+    first, second = (side.prompt_counts[array].double() for side in (a, b))
+    there = pairs != ALONE
+    taken = second.gather(-1, pairs.clamp(min=0).expand(len(second), -1, -1)) * there
+    own, nothing = first * there, torch.zeros_like(first[..., :1])
+    return (
+        torch.cat([own, (first - own).sum(-1, keepdim=True), nothing], -1),
+        torch.cat([taken, nothing, second.sum(-1, keepdim=True) - taken.sum(-1, keepdim=True)], -1),
+    )
+
+
+def fisher_rao(first: Float[Tensor, "*case outcome"], second: Float[Tensor, "*case outcome"]) -> Float[Tensor, "*case"]:
+    """The shortest way between two distributions where lengths are measured by Fisher's information.
+
+    By the chord between the roots of the shares, which for near distributions keeps the digits that arccos loses.
+
+    Args:
+        first: Counts or weights, 0 or more.
+        second: The same.
+
+    Returns:
+        Radians, 0 to pi; NaN where a side has nothing.
+
+    Source:
+        Rao 1945: twice the angle between the vectors of square roots.
+    """
+    roots = [(side.clamp(min=0) / side.sum(-1, keepdim=True)).sqrt() for side in (first, second)]
+    return 4 * ((roots[0] - roots[1]).norm(dim=-1) / 2).clamp(max=1).arcsin()
+
+
+def token_outcomes(
+    a: Inputs, b: Inputs, pairs: Partners, prompt: int
+) -> tuple[Float[Tensor, "token layer outcome"], Float[Tensor, "token layer outcome"]]:
+    """The outcomes of every token of one prompt: what `outcomes` sums over.
+
+    Args:
+        a: What one checkpoint brings, `token_routes` among it.
+        b: The other, of the same tokens.
+        pairs: The partner in b of each expert of a.
+        prompt: Its place among the prompts.
+
+    Returns:
+        1 for each selection, or combine weights if a side is fully soft; identity experts are no outcome.
+
+    Source:
+        Ours.
+    """
+    experts, weighted = pairs.shape[1], a.shape.soft or b.shape.soft
+    own = torch.where(pairs != ALONE, torch.arange(experts), experts)
+    theirs = torch.full((len(pairs), b.shape.experts), experts + 1, dtype=torch.int64)
+    for layer, partner in enumerate(pairs):
+        theirs[layer, partner[partner != ALONE]] = (partner != ALONE).nonzero()[:, 0]
+    return _named(a, own, prompt, weighted, experts + 2), _named(b, theirs, prompt, weighted, experts + 2)
+
+
+def _named(
+    side: Inputs, names: Int[Tensor, "layer expert"], prompt: int, weighted: bool, outcomes: int
+) -> Float[Tensor, "token layer outcome"]:
+    rows = side.token_routes["prompt"] == prompt
+    indices = side.token_routes["indices"][rows].long()
+    given = side.token_routes["weights"][rows].double() if weighted else torch.ones(indices.shape, dtype=torch.float64)
+    # Identity experts share a column of their own, which is cut off.
+    names = torch.cat([names, torch.full((len(names), 1), outcomes, dtype=torch.int64)], -1)
+    place = names[torch.arange(len(names))[:, None], indices.clamp(max=names.shape[1] - 1)]
+    found = torch.zeros(*indices.shape[:2], outcomes + 1, dtype=torch.float64)
+    return found.scatter_add_(-1, place, given)[..., :outcomes]
