@@ -43,11 +43,11 @@ def likeness(a: Inputs, b: Inputs, evidence: Evidence, level: float = LEVEL) -> 
     """Cosines of all pairs of an expert of a and one of b, and the bound of chance.
 
     co-selection: of "who takes this token" over the tokens, centred. router row: of rows, centred. centroid: of the
-    mean input of served tokens, minus that of all tokens. jacobian: of mean Jacobians over the common tokens. output:
-    of mean outputs over the common tokens, centred over experts.
+    mean input of served tokens, minus that of all tokens. jacobian: of mean Jacobians over the common tokens, output:
+    of mean outputs over them, both minus their mean over experts.
 
     Args:
-        a: What one checkpoint brings; it needs what `READS` says of this evidence.
+        a: What one checkpoint brings, whatever this evidence reads among it.
         b: The other.
         evidence: By what they are compared.
         level: How often the most alike of all pairs of a layer passes the bound by chance.
@@ -108,10 +108,10 @@ def selections(side: Inputs, layer: int) -> Float[Tensor, "token expert"]:
 
 
 def joint_jacobians(a: Inputs, b: Inputs) -> Float[Tensor, "layer both both"]:
-    """Cosines of the mean Jacobians over the common tokens, the experts of b behind those of a.
+    """Products of the mean Jacobians over the common tokens, the experts of b behind those of a.
 
     Returns:
-        -1 to 1; NaN for an expert without tokens.
+        In the squared unit of the Jacobian; NaN for an expert without tokens.
 
     Raises:
         NotComparable: If layers or widths differ.
@@ -126,7 +126,7 @@ def joint_jacobians(a: Inputs, b: Inputs) -> Float[Tensor, "layer both both"]:
         for side in (a, b)
     )
     joined = (replace(first, beside=second) for first, second in zip(*sides, strict=True))
-    return torch.stack([cosines(products(both, "auto")[0]) for both in joined])
+    return torch.stack([products(both, "auto")[0] for both in joined])
 
 
 def _by_selection(a: Inputs, b: Inputs, level: float) -> Likeness:
@@ -186,7 +186,14 @@ def _by_outputs(a: Inputs, b: Inputs, level: float) -> Likeness:
 
 
 def _by_jacobians(a: Inputs, b: Inputs, level: float) -> Likeness:
-    found = joint_jacobians(a, b)[:, : a.shape.experts, a.shape.experts :]
+    joint, own = joint_jacobians(a, b), a.shape.experts
+    centre = torch.eye(joint.shape[-1], dtype=torch.float64)
+    for side in (slice(own), slice(own, None)):
+        centre[side, side] -= 1 / len(centre[side])
+    centred = centre @ joint @ centre
+    # What rounding leaves of equal Jacobians has no direction worth a cosine.
+    nothing = centred.diagonal(dim1=-2, dim2=-1) <= 1e-12 * joint.diagonal(dim1=-2, dim2=-1)
+    found = cosines(centred.masked_fill(nothing[..., None], torch.nan))[:, :own, own:]
     # Of independent random experts the cosine has standard deviation 1/d: as directions in d^2 dimensions.
     return Likeness(found, _bound(a.shape.model**2, found.shape[1:], level).expand_as(found))
 

@@ -15,11 +15,8 @@ from analysis.evidence import Evidence, Likeness, likeness
 from analysis.measure import Inputs
 from analysis.nulls import beyond_chance
 
-Matching = Literal["co-selection", "router row", "identity"]
-"""How a difference pairs experts: by evidence that costs no pass of its own, or by number, as within one run."""
-
-READS = ("token_routes", "router_weight")
-"""What a measure has to read for any of them."""
+Matching = Literal["co-selection", "identity"]
+"""How a difference pairs experts: by the tokens they take, which needs no weights, or by number, as within one run."""
 
 ALONE = -1
 """The partner of an expert that has none."""
@@ -50,11 +47,11 @@ def assigned(found: Likeness) -> Partners:
     return partner
 
 
-def partners(a: Inputs, b: Inputs, matching: Matching) -> Partners:
+def partners(a: Inputs, b: Inputs, matching: Evidence | Literal["identity"]) -> Partners:
     """The partner in b of each expert of a.
 
     Args:
-        a: What one checkpoint brings; `READS` says what it needs.
+        a: What one checkpoint brings, for co-selection `token_routes` among it.
         b: The other.
         matching: By which evidence, or `identity`: the same number.
 
@@ -114,21 +111,17 @@ def renamed(
     return name[chosen.clamp(max=experts)], nobody
 
 
-def told(partner: Partners, matching: Matching | Evidence | Literal["mix"]) -> dict[str, int | float | str]:
-    """In which order the experts of b stand, as facts.
+def told(partner: Partners, matching: str) -> dict[str, int | float | str]:
+    """In which order the experts of b stand, as a fact.
 
     Returns:
-        The order, how many experts of a have a partner, and how many have it under their own number.
+        The order, and how many experts of a have a partner.
 
     Source:
         Ours: a comparison says how it pairs.
     """
-    own = partner == torch.arange(partner.shape[1])
-    return {
-        "order of b": "its own numbers" if matching == "identity" else f"matched to a by {matching}",
-        "experts matched": f"{int((partner != ALONE).sum())} of {partner.numel()}",
-        "matched under their own number": int(own.sum()),
-    }
+    count = f"{int((partner != ALONE).sum())} of {partner.numel()} experts"
+    return {"order of b": "its own numbers" if matching == "identity" else f"matched to a by {matching}, {count}"}
 
 
 def why_alone(lost: Shaped[Tensor, "*case"], what: str = "experts of a have no partner in b") -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,7 +13,7 @@ from analysis.measure import Inputs
 
 
 def outcomes(
-    a: Inputs, b: Inputs, pairs: Partners
+    a: Inputs, b: Inputs, pairs: Partners, count: Literal["selected", "served"] = "selected"
 ) -> tuple[Float[Tensor, "prompt layer outcome"], Float[Tensor, "prompt layer outcome"]]:
     """Selections by prompt, or combine weights if a side is fully soft: of each expert of a and, for b, its partner.
 
@@ -19,6 +21,7 @@ def outcomes(
         a: What one checkpoint brings, `prompt_counts` among it.
         b: The other.
         pairs: The partner in b of each expert of a.
+        count: What is counted on a side that selects.
 
     Returns:
         One outcome for each expert of a that has a partner (0 on both sides for the others), and two more: experts
@@ -27,7 +30,7 @@ def outcomes(
     Source:
         Ours: work that has no counterpart is an outcome of its own on each side.
     """
-    array = "weights" if a.shape.soft or b.shape.soft else "selected"
+    array = "weights" if a.shape.soft or b.shape.soft else count
     first, second = (side.prompt_counts[array].double() for side in (a, b))
     there = pairs != ALONE
     taken = second.gather(-1, pairs.clamp(min=0).expand(len(second), -1, -1)) * there

@@ -53,8 +53,8 @@ def expert_matching(
     """Likeness of every expert of a and every expert of b, and the assignment with the largest sum of it.
 
     `co-selection`: of who takes which token; `router row`: of rows minus their mean row; `centroid`: of the mean inputs
-    of served tokens minus that of all tokens; `jacobian`: of mean Jacobians, `output`: of mean outputs minus their mean
-    over experts, both over the common tokens. `mix` is their mean, weighted by the five numbers. A pair counts as
+    of served tokens minus that of all tokens; `jacobian`: of mean Jacobians, `output`: of mean outputs, both over the
+    common tokens and minus their mean over experts. `mix` is their mean, weighted by the five numbers. A pair counts as
     matched where it is in the assignment and above what the most alike of all pairs of unrelated experts reaches.
     `matched` shows those alone, `same number` the pairs that two steps of one run would have.
 
@@ -149,6 +149,7 @@ def _quality(found: Likeness, partner: Partners, layers: tuple[str, ...]) -> dic
     share = (partner != ALONE).double().mean(-1)
     least = over_layers(share, layers, "lowest")
     return {
+        "matched under their own number": int((partner == torch.arange(partner.shape[1])).sum()),
         "mean likeness of matched pairs": float(matched.nanmean()),
         "mean likeness of random pairs": float(found.cosines.nanmean()),
         "layer with fewest matched": least["lowest layer"],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from analysis.evidence import joint_jacobians
-from analysis.matching import ALONE, READS, Matching, in_order, partners, random_pairs, told, why_alone
+from analysis.jacobians import cosines
+from analysis.matching import ALONE, Matching, in_order, partners, random_pairs, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.slopes import token_counts, without_tokens
 
@@ -17,7 +20,7 @@ from analysis.slopes import token_counts, without_tokens
     family="compare",
     source="Mean Jacobians: Liu 2026, arXiv 2605.16349; between two checkpoints: ours",
     axes=("layer", "expert"),
-    reads=("slope_sums", "gate_weight", "up_weight", "down_weight", *READS),
+    reads=("slope_sums", "gate_weight", "up_weight", "down_weight", "token_routes"),
     slow=True,  # as jacobian_alignment, for two models at once
 )
 def jacobian_drift(a: Inputs, b: Inputs, *, matching: Matching = "co-selection") -> Values:
@@ -46,8 +49,7 @@ def jacobian_drift(a: Inputs, b: Inputs, *, matching: Matching = "co-selection")
         experts that swapped hidden neurons are the same function, and at 0.
     """
     pairs = partners(a, b, matching)
-    cosines = joint_jacobians(a, b)[:, : a.shape.experts, a.shape.experts :]
-    values = 1 - in_order(pairs, cosines.mT).diagonal(dim1=1, dim2=2)
+    values = 1 - in_order(pairs, _cosines(a, b).mT).diagonal(dim1=1, dim2=2)
     tokens = torch.cat([token_counts(side.slope_sums, "common") for side in (a, b)], -1)
     facts = told(pairs, matching) | {
         "mean over experts": float(values.nanmean()),
@@ -71,8 +73,11 @@ def null(a: Inputs, b: Inputs, *, matching: Matching, generator: torch.Generator
         The cosine of two independent random d x d maps has standard deviation 1/d. Random pairs: ours; max-statistic
         over layers: Westfall & Young 1993.
     """
-    cosines = joint_jacobians(a, b)[:, : a.shape.experts, a.shape.experts :]
-    facts = random_pairs(cosines, partners(a, b, matching), generator)
+    facts = random_pairs(_cosines(a, b), partners(a, b, matching), generator)
     half, model = 1.96 / a.shape.model, a.shape.model
     centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 1 - half, 1 + half))
     return Chance(centre, low, high, f"independent random experts: cosine 0, sd 1/{model}", facts)
+
+
+def _cosines(a: Inputs, b: Inputs) -> Float[Tensor, "layer expert expert_b"]:
+    return cosines(joint_jacobians(a, b))[:, : a.shape.experts, a.shape.experts :]

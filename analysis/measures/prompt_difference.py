@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analysis.alignment import same_tokens
-from analysis.matching import ALONE, READS, Matching, Partners, partners, told, why_alone
+from analysis.matching import ALONE, Matching, Partners, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import beyond_chance, central_band
 from analysis.outcomes import fisher_rao, token_outcomes
@@ -22,7 +22,7 @@ DRAWS, LISTED = 199, 5
     family="compare",
     source="Fisher-Rao distance of distributions: Rao 1945; by prompt and after matching: ours",
     axes=("prompt", "layer"),
-    reads=READS,
+    reads=("token_routes",),
     interval="each row is one prompt: leaving prompts out leaves no value to compare",
 )
 def prompt_difference(a: Inputs, b: Inputs, *, matching: Matching = "co-selection") -> Values:

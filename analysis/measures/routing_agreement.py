@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis.alignment import same_tokens
 from analysis.loads import over_layers
-from analysis.matching import ALONE, READS, Matching, Partners, partners, renamed, told, why_alone
+from analysis.matching import ALONE, Matching, Partners, partners, renamed, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import NO_TOKEN, above_the_largest
 from analysis.ranks import by_rank
@@ -27,7 +27,7 @@ DRAWS, _DRAWN_NUMBERS = 100, 200_000_000
     family="compare",
     source="Jaccard 1912; pairing of experts and chance: ours",
     axes=("layer",),
-    reads=READS,
+    reads=("token_routes",),
     needs_selection=True,
 )
 def routing_agreement(a: Inputs, b: Inputs, *, what: What = "jaccard", matching: Matching = "co-selection") -> Values:

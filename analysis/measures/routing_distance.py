@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from analysis.loads import NO_TOKENS, over_layers
-from analysis.matching import ALONE, READS, Matching, partners, told, why_alone
+from analysis.matching import ALONE, Matching, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import beyond_chance, central_band
 from analysis.outcomes import fisher_rao, outcomes
@@ -20,7 +20,7 @@ DRAWS, _DRAWN_NUMBERS = 999, 100_000_000
     family="compare",
     source="Fisher-Rao distance of distributions: Rao 1945; of routers after matching: ours",
     axes=("layer",),
-    reads=("prompt_counts", *READS),
+    reads=("prompt_counts", "token_routes"),
 )
 def routing_distance(a: Inputs, b: Inputs, *, matching: Matching = "co-selection") -> Values:
     """Arc length between the two distributions of selections over experts, over the prompts both have.
@@ -37,8 +37,7 @@ def routing_distance(a: Inputs, b: Inputs, *, matching: Matching = "co-selection
         nothing was routed.
 
     Raises:
-        NotComparable: If layers differ, tokens (co-selection), widths (router row) or the numbers of experts
-            (`identity`).
+        NotComparable: If layers differ, tokens (co-selection) or the numbers of experts (`identity`).
 
     Source:
         Rao 1945, Bull. Calcutta Math. Soc. 37.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from analysis.alignment import same_width
 from analysis.manifolds.grassmann import geodesic, principal_angles, random_angles
-from analysis.matching import ALONE, READS, Matching, Partners, in_order, partners, told, why_alone
+from analysis.matching import ALONE, Matching, Partners, in_order, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import central_band
 from analysis.subspaces import Cut, Weighting, bases, cut, halves, row_counts, said, why_nan
@@ -23,7 +23,7 @@ DRAWS, _PER_AXIS_OF_HALF = 2000, 2
     family="compare",
     source="Subspaces of routed inputs: Liu 2026, arXiv 2605.16349; between two checkpoints: ours",
     axes=("layer", "expert"),
-    reads=("routed_rows", *READS),
+    reads=("routed_rows", "token_routes"),
     slow=True,  # principal axes of both sides' experts, and of both halves of each
 )
 def subspace_drift(

@@ -68,7 +68,8 @@ def asked(name, sides, **knobs):
 def test_a_permuted_checkpoint_is_recovered_exactly_by_every_evidence(pair, evidence):
     result = asked("expert_matching", pair("expert_matching"), evidence=evidence)
     assert (result.arrays["partner"] == ORDERS.numpy()).all()
-    assert result.facts["experts matched"] == "18 of 18"
+    assert result.facts["order of b"] == f"matched to a by {evidence}, 18 of 18 experts"
+    assert result.facts["matched under their own number"] == int((ORDERS == torch.arange(6)).sum())
     assert result.facts["mean likeness of matched pairs"] == pytest.approx(1, abs=1e-9)
 
 
@@ -94,7 +95,7 @@ def test_every_difference_of_a_permuted_checkpoint_is_zero_after_matching(pair, 
             assert result.facts["order of b"] == "its own numbers"
         else:
             np.testing.assert_allclose(result.values, same, atol=1e-9)
-            assert result.facts["order of b"] == f"matched to a by {matching}"
+            assert result.facts["order of b"] == f"matched to a by {matching}, 18 of 18 experts"
 
 
 @pytest.mark.parametrize("what", ["jaccard", "top-1", "weighted", "same so far"])
