@@ -91,7 +91,7 @@ def _drawn(panel: Panel, state: PageState) -> Filled:
     if panel.place.sides == "runs":
         figure, scale = draw_runs(panel.sides), None
     else:
-        figure, scale = draw(panel.sides, state.layer, panel.place.sides == "both", panel.place.span)
+        figure, scale = draw(panel.sides, state.layer, "b - a" in panel.sides[0].answer.unit, panel.place.span)
     return Filled(replace(panel, scale=scale, height=height_of(figure)), figure)
 
 

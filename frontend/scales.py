@@ -47,7 +47,7 @@ class Scale:
 
 def scale_of(answers: Sequence[Answer], difference: bool = False) -> Scale:
     """The scale that suits the values of all answers at once."""
-    values = np.concatenate([v[np.isfinite(v)].ravel() for v in map(_without_self, answers)])
+    values = np.concatenate([v[np.isfinite(v)].ravel() for v in map(without_self, answers)])
     if not len(values):
         return Scale("no value", 0.0, 1.0, tuple(theme.magnitude()), ())
     band = _band(answers)
@@ -61,15 +61,15 @@ def scale_of(answers: Sequence[Answer], difference: bool = False) -> Scale:
     return _magnitude(title, values, band)
 
 
-def _without_self(answer: Answer) -> np.ndarray:
+def without_self(answer: Answer) -> np.ndarray:
     """A thing against itself is 1 by definition: a constant diagonal must not stretch the scale."""
     values = answer.values
     if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 3:
         return values
-    diagonal = np.diagonal(values, axis1=-2, axis2=-1)
+    diagonal, alone = np.diagonal(values, axis1=-2, axis2=-1), np.eye(values.shape[-1], dtype=bool)
     if not np.isfinite(diagonal).any() or np.nanmax(diagonal) - np.nanmin(diagonal) > 1e-6:
         return values
-    return np.where(np.eye(values.shape[-1], dtype=bool), np.nan, values)
+    return np.where(alone, np.nan, values) if np.isfinite(values[..., ~alone]).any() else values
 
 
 def _band(answers: Sequence[Answer]) -> tuple[float, float, float] | None:

@@ -1,4 +1,4 @@
-"""Square matrices of all layers in ONE heatmap trace with one scale: a tile per layer, a band of tiles per side."""
+"""Matrices of all layers in ONE heatmap trace with one scale: a tile per layer, a band of tiles per side."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from frontend.words import number
 
 def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     """Tiles in reading order, the current layer outlined, blank cells where a value is undefined."""
-    layers, experts = sides[0].answer.axes[0].labels, sides[0].answer.axes[1].labels
-    n, columns = len(experts), min(len(layers), 8)
-    gap = max(1, round(n * 0.17)), max(2, round(n * 0.22))  # the lower gap holds the next row's titles
+    layers, *both = (axis.labels for axis in sides[0].answer.axes)
+    (n, m), columns = map(len, both), min(len(layers), 8)
+    gap = max(1, round(m * 0.17)), max(2, round(n * 0.22))  # the lower gap holds the next row's titles
     z, corners = tiles([s.answer.values for s in sides], columns, gap)
     bands = -(-len(layers) // columns) * len(sides)
     figure = canvas(int(np.clip(1150 / columns, 120, 176)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
@@ -34,7 +34,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
         for i, name in enumerate(layers):
             r, c = corners[s][i]
             here = i == current
-            title = f"layer {name}" if n >= 8 or columns <= 4 else name
+            title = f"layer {name}" if m >= 8 or columns <= 4 else name
             text = f"{side.title} · {title}" if i % columns == 0 and len(sides) > 1 else title
             label(
                 figure,
@@ -46,7 +46,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
                 yshift=1,
             )
             if here:
-                ends = {"x0": c - 0.5, "x1": c + n - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
+                ends = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
                 figure.add_shape(type="rect", line={"color": T["ink"], "width": 1.5}, **ends)
     figure.update_xaxes(visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
     top = -max(1.4, 0.16 * n)
@@ -59,18 +59,18 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
 def tiles(
     blocks: Sequence[np.ndarray], columns: int, gap: tuple[int, int]
 ) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
-    """Blocks (side x layer x n x n) with NaN gutters (beside, below); returns the matrix and every tile's corner."""
+    """Blocks (side x layer x n x m) with NaN gutters (beside, below); returns the matrix and every tile's corner."""
     beside, below = gap
-    n, layers = blocks[0].shape[1], blocks[0].shape[0]
+    layers, n, m = blocks[0].shape
     bands = -(-layers // columns)
-    out = np.full((bands * len(blocks) * (n + below) - below, columns * (n + beside) - beside), np.nan)
+    out = np.full((bands * len(blocks) * (n + below) - below, columns * (m + beside) - beside), np.nan)
     corners = [
-        [((s * bands + i // columns) * (n + below), (i % columns) * (n + beside)) for i in range(layers)]
+        [((s * bands + i // columns) * (n + below), (i % columns) * (m + beside)) for i in range(layers)]
         for s in range(len(blocks))
     ]
     for side, block in zip(corners, blocks, strict=True):
         for (r, c), tile in zip(side, block, strict=True):
-            out[r : r + n, c : c + n] = tile
+            out[r : r + n, c : c + m] = tile
     return out, corners
 
 

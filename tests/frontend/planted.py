@@ -105,7 +105,13 @@ declare(
 declare("coactivation", "routing", ("layer", "expert", "expert_b"))
 declare("planted_new_measure", "routing", ("layer",), title="A measure no page knows")
 declare("router_cosine", "router", ("layer", "expert", "expert_b"), reads=["router_weight"], knobs=[FORM])
-declare("load_difference", "compare", ("layer", "expert"), sides=["a", "b"], unit="difference of load over uniform")
+declare(
+    "load_difference",
+    "compare",
+    ("layer", "expert"),
+    sides=["a", "b"],
+    unit="difference of load over uniform (b - a; 0 is no difference)",
+)
 declare("planted_scalar", "coupling", ())
 
 
