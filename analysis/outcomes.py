@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from analysis.errors import TooFew
 from analysis.matching import ALONE, Partners
 from analysis.measure import Inputs
 
@@ -27,11 +28,18 @@ def outcomes(
         One outcome for each expert of a that has a partner (0 on both sides for the others), and two more: experts
         without partner of a, and of b.
 
+    Raises:
+        TooFew: If weights have to be compared and a side, an imported trace, carries none.
+
     Source:
         Ours: work that has no counterpart is an outcome of its own on each side.
     """
     array = "weights" if a.shape.soft or b.shape.soft else count
     first, second = (side.prompt_counts[array].double() for side in (a, b))
+    if any(bool(side.isnan().any()) for side in (first, second)):
+        raise TooFew(
+            "one side is fully soft and is counted by combine weight, which the other side's routes do not carry"
+        )
     there = pairs != ALONE
     taken = second.gather(-1, pairs.clamp(min=0).expand(len(second), -1, -1)) * there
     own, nothing = first * there, torch.zeros_like(first[..., :1])

@@ -43,6 +43,7 @@ def load_difference(a: Inputs, b: Inputs, *, count: Count = "selected", matching
 
     Raises:
         NotComparable: If layers or, for `identity`, numbers of experts differ; for co-selection, if tokens differ.
+        TooFew: If weights have to be compared and a side, an imported trace, carries none.
 
     Source:
         Wang et al. 2024, arXiv 2408.15664, for the load of each side.
