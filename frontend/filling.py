@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import plotly.graph_objects as go
-
 from frontend.answer import Answer
 from frontend.client import Client, Job, NotAsked, Refusal
+from frontend.figure import Figure, height_of
 from frontend.panel import Panel
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values
-from frontend.views import Side, draw, draw_runs, height_of
+from frontend.views import Side, draw, draw_runs
 
 Outcome = Answer | NotAsked | Job | Refusal
 
@@ -25,7 +24,7 @@ class Filled:
     """A panel and, where it has an answer, its figure in light colours."""
 
     panel: Panel
-    figure: go.Figure | None = None
+    figure: Figure | None = None
 
     def seen(self, depends: str) -> dict[str, Any]:
         """What the browser keeps of it: what it was drawn for, and how high a figure it may have to grey."""

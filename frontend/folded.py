@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dash import html
-from plotly.utils import PlotlyJSONEncoder
+from dash.development.base_component import Component
 
 from frontend.attributes import hyphened
 
 
 def folded(children: Sequence[Any], className: str) -> html.Div:
     """A frame whose content `assets/folded.js` makes at the first opening; plain elements and fields only."""
-    told = json.dumps(list(children), cls=PlotlyJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+    told = json.dumps(list(children), default=Component.to_plotly_json, ensure_ascii=False, separators=(",", ":"))
     return html.Div(className=className, **hyphened({"data-folded": told}))

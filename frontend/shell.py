@@ -135,8 +135,7 @@ def layout() -> dmc.MantineProvider:
         [
             dcc.Location(id="loc"),
             dcc.Store(id="theme", storage_type="local"),
-            dcc.Store(id="palette", data=theme.pairs()),
-            dcc.Store(id="graph", data=GRAPH),
+            dcc.Store(id="look", data={"graph": GRAPH, "template": theme.TEMPLATE, "dark": theme.pairs()}),
             *stores,
             html.Nav(id="rail", className="rail", **hyphened({"aria-label": "Pages"})),
             html.Div([bar, html.Main(html.Div(className="page-wait"), id="main", tabIndex="-1")], className="stage"),

@@ -10,9 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-import plotly.io as pio
-
 SANS = "Inter Variable, Inter, system-ui, -apple-system, Segoe UI, sans-serif"
 MONO = "JetBrains Mono Variable, ui-monospace, SF Mono, Menlo, monospace"
 
@@ -160,8 +157,7 @@ def css() -> str:
     return f":root{{{light}color-scheme:light}}:root[data-mantine-color-scheme=dark]{{{dark}color-scheme:dark}}"
 
 
-def register() -> None:
-    """Make the product's template plotly's own under the name `geometry`."""
+def _template() -> dict[str, Any]:
     t = LIGHT
     axis = {
         "showgrid": False,
@@ -176,26 +172,27 @@ def register() -> None:
         "title": {"font": {"size": 11, "color": t["ink-2"]}, "standoff": 6},
         "automargin": False,
     }
-    pio.templates["geometry"] = go.layout.Template(
-        layout={
-            "font": {"family": SANS, "size": 11, "color": t["ink-2"]},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "xaxis": axis,
-            "yaxis": axis,
-            "margin": {"l": 48, "r": 16, "t": 16, "b": 38},
-            "showlegend": False,
-            "hovermode": "closest",
-            "hoverlabel": {
-                "bgcolor": t["ink"],
-                "bordercolor": t["ink"],
-                "font": {"family": SANS, "size": 12, "color": t["surface"]},
-            },
-            "dragmode": "select",
-        }
-    )
+    layout = {
+        "font": {"family": SANS, "size": 11, "color": t["ink-2"]},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": axis,
+        "yaxis": axis,
+        "margin": {"l": 48, "r": 16, "t": 16, "b": 38},
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {
+            "bgcolor": t["ink"],
+            "bordercolor": t["ink"],
+            "font": {"family": SANS, "size": 12, "color": t["surface"]},
+        },
+        "dragmode": "select",
+    }
+    return {"layout": layout}
 
 
+TEMPLATE = _template()
+"""What lies under every figure; the browser keeps it once for all of them."""
 MANTINE: Any = {
     "fontFamily": SANS,
     "fontFamilyMonospace": MONO,
@@ -208,5 +205,3 @@ MANTINE: Any = {
     "fontSizes": {"xs": "11px", "sm": "13px", "md": "13px", "lg": "14px", "xl": "20px"},
     "headings": {"fontFamily": SANS, "fontWeight": "600"},
 }
-
-register()

@@ -28,17 +28,18 @@ window.geometry.turn = (() => {
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.geometry = {
   scheme: (stored) => window.geometry.resolve(stored),
-  draw: async (figure, stored, palette, graph) => {
+  draw: async (figure, stored, look) => {
     if (!figure) return window.dash_clientside.no_update;
     const { id } = window.dash_clientside.callback_context.outputs_list;
     await window.geometry.turn(id);
     const dark = window.geometry.resolve(stored) === "dark";
     const walk = (node) => {
-      if (typeof node === "string") return dark && node.length === 7 && node[0] === "#" ? (palette[node.toLowerCase()] ?? node) : node;
+      if (typeof node === "string") return dark && node.length === 7 && node[0] === "#" ? (look.dark[node.toLowerCase()] ?? node) : node;
       if (Array.isArray(node)) return node.map(walk);
       if (!node || typeof node !== "object" || "bdata" in node) return node;
       return Object.fromEntries(Object.entries(node).map(([name, value]) => [name, walk(value)]));
     };
-    return { namespace: "dash_core_components", type: "Graph", props: { ...graph, id: { type: "graph", key: id.key }, figure: walk(figure) } };
+    const { data, layout } = walk({ ...figure, layout: { ...figure.layout, template: look.template } });
+    return { namespace: "dash_core_components", type: "Graph", props: { ...look.graph, id: { type: "graph", key: id.key }, figure: { data, layout } } };
   },
 };

@@ -17,6 +17,5 @@ def register(app: Dash, client: Client) -> None:
         Output({"type": "frame", "key": MATCH}, "children"),
         Input({"type": "light", "key": MATCH}, "data"),
         Input("theme", "data"),
-        State("palette", "data"),
-        State("graph", "data"),
+        State("look", "data"),
     )

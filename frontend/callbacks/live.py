@@ -17,8 +17,7 @@ def register(app: Dash, client: Client) -> None:
         Output({"type": "live-frame", "key": MATCH}, "children"),
         Input({"type": "live-light", "key": MATCH}, "data"),
         Input("theme", "data"),
-        State("palette", "data"),
-        State("graph", "data"),
+        State("look", "data"),
     )
 
     @app.callback(

@@ -8,6 +8,7 @@ from typing import Any
 from dash import MATCH, Dash, Input, Output, State, ctx, no_update
 
 from frontend.client import Client, Refusal
+from frontend.figure import sent
 from frontend.filling import Filled, depends, failed, fill, refused
 from frontend.panel import plate
 from frontend.places import Place
@@ -51,7 +52,7 @@ def register(app: Dash, client: Client) -> None:
 def _shown(filled: Filled, now: str, seen: dict) -> tuple:
     """Plate, figure and what to keep; where there is no new figure, a refusal greys the old one."""
     if filled.figure is not None:
-        return plate(filled.panel), filled.figure.to_dict(), filled.seen(now)
+        return plate(filled.panel), sent(filled.figure), filled.seen(now)
     height = seen.get("height")
     if height and filled.panel.state in ("refused", "failed"):
         return plate(replace(filled.panel, old=True, height=height)), no_update, {"of": now, "height": height}

@@ -11,6 +11,7 @@ from dash import dcc, html
 
 from frontend.attributes import hyphened
 from frontend.client import Client
+from frontend.figure import sent
 from frontend.pages.head import page
 from frontend.panel import plain_plate
 from frontend.state import Material, PageState
@@ -101,7 +102,7 @@ def figures(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     told = [(run["name"], run["points"]) for run in runs]
     recorded = {name for _, points in told for point in points for name in point if timeline.known_any(point, name)}
     return {
-        name: timeline.draw(told, name, unit).to_dict() if name in recorded else None
+        name: sent(timeline.draw(told, name, unit)) if name in recorded else None
         for name, (_, unit, _, _) in QUANTITIES.items()
     }
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import plotly.graph_objects as go
 
 from frontend.answer import Answer
+from frontend.figure import Figure
 from frontend.scales import Scale, scale_of
 from frontend.views import course, heatmap, line, matrix, mosaic, number, runs, scatter, slab, table
 from frontend.views.side import Side
 
-__all__ = ["Side", "draw", "draw_runs", "height_of", "kind_of"]
+__all__ = ["Side", "draw", "draw_runs", "kind_of"]
 
 
 def kind_of(answer: Answer) -> str:
@@ -39,7 +37,7 @@ def kind_of(answer: Answer) -> str:
 
 def draw(
     sides: Sequence[Side], layer: int = 0, difference: bool = False, span: int = 12
-) -> tuple[go.Figure, Scale | None]:
+) -> tuple[Figure, Scale | None]:
     """The figure of an answer and what stands beside it (step 0, the other checkpoint), and its colour scale if any.
 
     `span` is how many of the page's twelve columns it gets: numbers stand in cells only where there is room for them.
@@ -61,12 +59,6 @@ def draw(
     return {"mosaic": mosaic.draw, "matrix": matrix.draw}[kind](sides, scale, layer), scale
 
 
-def height_of(figure: go.Figure) -> int:
-    """How low the figure may get, in pixels; the frame sets the rest."""
-    told: Any = figure["layout"]
-    return int(told["meta"]["height"])
-
-
-def draw_runs(sides: Sequence[Side]) -> go.Figure:
+def draw_runs(sides: Sequence[Side]) -> Figure:
     """Every run's per-layer values in one dot plot, with the floor and step 0."""
     return runs.draw(sides)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
 from frontend import theme
-from frontend.views.marks import T, canvas, label, null_band, sparse, spread
+from frontend.figure import Figure
+from frontend.views.marks import T, axes, canvas, label, null_band, sparse, spread, trace
 from frontend.views.side import Side
 
 HEIGHT = 320
 
 
-def draw(sides: Sequence[Side]) -> go.Figure:
+def draw(sides: Sequence[Side]) -> Figure:
     """Steps are stored where much happens: even spacing shows each of them, the ticks tell how far apart they are."""
     answer = sides[0].answer
     steps, lines = answer.axes[0].labels, answer.axes[1].labels if answer.values.ndim == 2 else ("",)
@@ -32,8 +32,9 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         _line(figure, x, values[:, column], (f"{answer.axes[-1].name} {name}", shades[column]), steps)
     _ends(figure, x[-1], values[-1], lines)
     at, texts = sparse(tuple(f"{int(s):,}" if s.isdigit() else s for s in steps), 10)
-    figure.update_xaxes(tickvals=at, ticktext=texts, title_text=answer.axes[0].name, range=[-0.3, len(steps) - 0.7])
-    figure.update_yaxes(title_text=answer.unit.split(" (")[0])
+    title = {"text": answer.axes[0].name}
+    axes(figure, "x", tickvals=at, ticktext=texts, title=title, range=[-0.3, len(steps) - 0.7])
+    axes(figure, "y", title={"text": answer.unit.split(" (")[0]})
     return figure
 
 
@@ -41,9 +42,11 @@ def _shades(count: int) -> list[str]:
     return [theme.LIGHT[f"mag-{2 + round(4 * i / max(count - 1, 1))}"] for i in range(count)]
 
 
-def _line(figure: go.Figure, x: np.ndarray, y: np.ndarray, look: tuple[str, str], steps: Sequence[str]) -> None:
+def _line(figure: Figure, x: np.ndarray, y: np.ndarray, look: tuple[str, str], steps: Sequence[str]) -> None:
     name, colour = look
-    figure.add_scatter(
+    trace(
+        figure,
+        "scatter",
         x=x,
         y=y,
         mode="lines+markers",
@@ -55,7 +58,7 @@ def _line(figure: go.Figure, x: np.ndarray, y: np.ndarray, look: tuple[str, str]
     )
 
 
-def _ends(figure: go.Figure, x: float, y: np.ndarray, lines: Sequence[str]) -> None:
+def _ends(figure: Figure, x: float, y: np.ndarray, lines: Sequence[str]) -> None:
     known = [i for i in range(len(lines)) if np.isfinite(y[i])]
     if len(known) > 12 or not known:
         return

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from frontend.answer import Answer
+from frontend.figure import Figure
 from frontend.scales import Scale
-from frontend.views.marks import T, canvas, label, positions, sparse
+from frontend.views.marks import T, axes, canvas, over, positions, shape, sparse, trace
 from frontend.views.side import Side
 from frontend.words import number
 
@@ -19,40 +18,31 @@ COLUMNS_WITH_TEXT = 2.3
 """Cells beside each other, for each of the page's twelve columns, that still hold a number of three figures."""
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> Figure:
     """Rows are the first axis, from the top; the current layer is outlined; NaN stays blank."""
     rows, columns = sides[0].answer.axes
-    figure = make_subplots(1, len(sides), shared_yaxes=True, horizontal_spacing=0.04)
     height = int(np.clip(26 * len(rows.labels), 150, 560)) + 70
-    canvas(height, figure, margin={"l": 52, "r": 12, "t": 24, "b": 38})
+    figure = canvas(height, len(sides), 0.04, margin={"l": 52, "r": 12, "t": 24, "b": 38})
     few = sides[0].answer.values.size <= FEW_CELLS and len(columns.labels) * len(sides) <= COLUMNS_WITH_TEXT * span
     current = _row(rows.labels, layer) if rows.name == "layer" else None
     for i, side in enumerate(sides, 1):
         _cells(figure, side, scale, i, few)
-        axis = "x" if i == 1 else f"x{i}"
-        label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
+        over(figure, side.title, side.ink, i)
         if current is not None:
-            figure.add_shape(
-                type="rect",
-                x0=-0.5,
-                x1=len(columns.labels) - 0.5,
-                y0=current - 0.5,
-                y1=current + 0.5,
-                line={"color": T["ink"], "width": 1.5},
-                row=1,
-                col=i,
-            )
+            ends = {"x0": -0.5, "x1": len(columns.labels) - 0.5, "y0": current - 0.5, "y1": current + 0.5}
+            shape(figure, "rect", i, line={"color": T["ink"], "width": 1.5}, **ends)
+        if i > 1:
+            axes(figure, "y", i, matches="y", showticklabels=False)
     at, texts = sparse(columns.labels, max(4, 17 // len(sides)))
-    figure.update_xaxes(
-        tickvals=at, ticktext=texts, title_text=columns.name.replace("_", " "), showline=False, ticks=""
-    )
+    title = {"text": columns.name.replace("_", " ")}
+    axes(figure, "x", tickvals=at, ticktext=texts, title=title, showline=False, ticks="")
     at, texts = sparse(rows.labels, 24)
-    figure.update_yaxes(tickvals=at, ticktext=texts, showline=False, ticks="", range=[len(rows.labels) - 0.5, -0.5])
-    figure.update_yaxes(title_text=rows.name.replace("_", " "), row=1, col=1)
+    axes(figure, "y", tickvals=at, ticktext=texts, showline=False, ticks="", range=[len(rows.labels) - 0.5, -0.5])
+    axes(figure, "y", 1, title={"text": rows.name.replace("_", " ")})
     return figure
 
 
-def _cells(figure: go.Figure, side: Side, scale: Scale, column: int, few: bool) -> None:
+def _cells(figure: Figure, side: Side, scale: Scale, column: int, few: bool) -> None:
     answer = side.answer
     rows, columns = answer.axes
     told = (
@@ -61,7 +51,10 @@ def _cells(figure: go.Figure, side: Side, scale: Scale, column: int, few: bool) 
         else None
     )
     text = [["" if np.isnan(v) else number(v, 2) for v in row] for row in answer.values] if few else None
-    figure.add_heatmap(
+    trace(
+        figure,
+        "heatmap",
+        column,
         z=scale.drawn(answer.values),
         hoverongaps=False,
         xgap=1 if few else 0,
@@ -71,8 +64,6 @@ def _cells(figure: go.Figure, side: Side, scale: Scale, column: int, few: bool) 
         texttemplate="%{text}" if few else None,
         textfont={"size": 10},
         hovertemplate="%{customdata}<extra></extra>" if told else "%{z:.3g}<extra></extra>",
-        row=1,
-        col=column,
         **scale.heatmap(),
     )
 

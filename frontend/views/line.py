@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from frontend.answer import Band
-from frontend.views.marks import T, canvas, here, label, null_band, positions, sparse, spread
+from frontend.figure import Figure
+from frontend.views.marks import T, axes, canvas, here, label, null_band, over, positions, sparse, spread, trace
 from frontend.views.side import Side
 
 HEIGHT = 300
@@ -26,47 +24,42 @@ class _Place:
     x: np.ndarray
     ordered: bool
     names: tuple[str, ...]
-    row_col: dict[str, Any]
+    column: int
     named: bool
 
 
-def draw(sides: Sequence[Side], layer: int) -> go.Figure:
+def draw(sides: Sequence[Side], layer: int) -> Figure:
     """Sides share axes: A and B in their colours, step 0 dashed in grey, names at the line ends."""
     first = sides[0].answer
     axis = first.axes[0]
     at = positions(axis.labels)
     x = at if at is not None else np.arange(len(axis.labels), dtype=np.float64)
     quantities = first.axes[1].labels if first.values.ndim == 2 else ("",)
-    figure = make_subplots(1, len(quantities), horizontal_spacing=0.1 if len(quantities) > 1 else 0)
-    right = 118 if len(quantities) == 1 else 62
-    canvas(HEIGHT, figure, margin={"l": 52, "r": right, "t": 26 if len(quantities) > 1 else 14, "b": 38}, hovermode="x")
+    alone = len(quantities) == 1
+    title = wrap(first.unit.split(" (")[0], TITLE) if alone else [""]
+    margin = {"l": 52 + 14 * (len(title) - 1), "r": 118 if alone else 62, "t": 14 if alone else 26, "b": 38}
+    figure = canvas(HEIGHT, len(quantities), 0.1, margin=margin, hovermode="x")
     for column, quantity in enumerate(quantities, 1):
-        place = _Place(x, at is not None, axis.labels, {"row": 1, "col": column}, column == len(quantities))
+        place = _Place(x, at is not None, axis.labels, column, column == len(quantities))
         _panel(figure, sides, place, column - 1 if first.values.ndim == 2 else None)
         if quantity:
-            name = "x" if column == 1 else f"x{column}"
-            label(figure, 0, 1, quantity, T["ink-2"], xref=f"{name} domain", yref="paper", yanchor="bottom", yshift=6)
+            over(figure, quantity, T["ink-2"], column, lift=6)
         if at is not None and axis.name == "layer" and len(x) > 1 and x.min() <= layer <= x.max():
-            here(figure, layer, **place.row_col)
+            here(figure, layer, column)
     ticks, texts = sparse(axis.labels, 16)
-    figure.update_xaxes(
-        tickvals=[float(x[i]) for i in ticks],
-        ticktext=texts,
-        title_text=axis.name,
-        range=[float(x.min()) - 0.35, float(x.max()) + 0.35],
-    )
-    if len(quantities) == 1:
-        title = wrap(first.unit.split(" (")[0], TITLE)
-        figure.update_yaxes(title_text="<br>".join(title))
-        figure.update_layout(margin_l=52 + 14 * (len(title) - 1))
+    ends = [float(x.min()) - 0.35, float(x.max()) + 0.35]
+    at = [float(x[i]) for i in ticks]
+    axes(figure, "x", tickvals=at, ticktext=texts, title={"text": axis.name}, range=ends)
+    if alone:
+        axes(figure, "y", title={"text": "<br>".join(title)})
     return figure
 
 
-def _panel(figure: go.Figure, sides: Sequence[Side], place: _Place, column: int | None) -> None:
+def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | None) -> None:
     pick = (lambda a: a) if column is None else (lambda a: a[:, column])
     low, high = _null(sides[0].answer.null, sides[0].answer.values, pick)
     if low is not None and high is not None:
-        null_band(figure, place.x, low, high, **place.row_col)
+        null_band(figure, place.x, low, high, place.column)
     ends: list[tuple[str, str, float, float]] = []
     seen = [v for v in (low, high) if v is not None]
     for side in reversed(sides):
@@ -81,15 +74,15 @@ def _panel(figure: go.Figure, sides: Sequence[Side], place: _Place, column: int 
     if low is not None and high is not None:
         middle = (max(float(low[-1]), bottom) + min(float(high[-1]), top)) / 2
         ends.append(("chance", T["ink-3"], float(place.x[-1]), middle))
-    figure.update_yaxes(range=[bottom, top], **place.row_col)
+    axes(figure, "y", place.column, range=[bottom, top])
     if not place.named:  # names stand once, at the right; further left they would run into the next panel
         return
     heights = spread([y for *_, y in ends], (top - bottom) * 15 / (HEIGHT - 64)) if ends else []
     for (text, ink, x, _), y in zip(ends, heights, strict=True):
-        label(figure, x, min(max(y, bottom), top), text, ink, xshift=24, **place.row_col)
+        label(figure, x, min(max(y, bottom), top), text, ink, place.column, xshift=24)
 
 
-def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick: _Pick, place: _Place) -> None:
+def _trace(figure: Figure, side: Side, values: np.ndarray, pick: _Pick, place: _Place) -> None:
     control = side.role in ("control", "context")
     interval, bars = side.answer.interval, None
     if interval is not None and not control:
@@ -98,7 +91,10 @@ def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick: _Pick, place
             pick(np.broadcast_to(interval.high, side.answer.values.shape)),
         )
         bars = {"array": high - values, "arrayminus": values - low, "color": side.colour, "thickness": 1, "width": 0}
-    figure.add_scatter(
+    trace(
+        figure,
+        "scatter",
+        place.column,
         x=place.x,
         y=values,
         mode=("lines" if control else "lines+markers") if place.ordered else "markers",
@@ -108,7 +104,6 @@ def _trace(figure: go.Figure, side: Side, values: np.ndarray, pick: _Pick, place
         marker={"size": 6, "color": side.colour},
         customdata=list(place.names),
         hovertemplate=f"%{{y:.4g}} {side.label}, %{{customdata}}<extra></extra>",
-        **place.row_col,
     )
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from frontend import theme
 from frontend.answer import Answer
+from frontend.figure import Figure
 from frontend.scales import Scale
-from frontend.views.marks import T, canvas, label
+from frontend.views.marks import T, axes, canvas, label, nth, over, trace
 from frontend.views.side import Side
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
     """All sides on one scale; group names stand at the edges in their own colours."""
-    figure = make_subplots(1, len(sides), horizontal_spacing=0.05)
-    canvas(400, figure, margin={"l": 24, "r": 8, "t": 24, "b": 22})
+    figure = canvas(400, len(sides), 0.05, margin={"l": 24, "r": 8, "t": 24, "b": 22})
     for column, side in enumerate(sides, 1):
         order, at, groups = arranged(side.answer)
         n = int(at[-1]) + 1 if len(at) else 0
@@ -26,25 +24,25 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
         z[np.ix_(at, at)] = scale.drawn(side.answer.values[np.ix_(order, order)])
         names = np.full(n, "", dtype=object)
         names[at] = np.array(side.answer.axes[0].labels, dtype=object)[order]
-        figure.add_heatmap(
+        trace(
+            figure,
+            "heatmap",
+            column,
             z=z,
-            x=np.arange(n),
-            y=np.arange(n),
+            x=np.arange(n, dtype=np.int32),
+            y=np.arange(n, dtype=np.int32),
             hoverongaps=False,
-            row=1,
-            col=column,
             customdata=[[f"{r} · {c}" for c in names] for r in names] if n <= 200 else None,
             hovertemplate="%{z:.3f} %{customdata}<extra></extra>" if n <= 200 else "%{z:.3f}<extra></extra>",
             **scale.heatmap(),
         )
-        axis = "x" if column == 1 else f"x{column}"
-        label(figure, 0, 1, side.title, side.ink, xref=f"{axis} domain", yref="paper", yanchor="bottom", yshift=5)
+        over(figure, side.title, side.ink, column)
         _names(figure, groups, n, column)
         # ranges are set, for an automatic one would make room for the names outside and part the squares' sizes
-        figure.update_xaxes(range=[-0.5, n - 0.5], row=1, col=column)
-        figure.update_yaxes(range=[n - 0.5, -0.5], scaleanchor=axis, row=1, col=column)
-    figure.update_xaxes(visible=False, constrain="domain", constraintoward="left")
-    figure.update_yaxes(visible=False, constrain="domain", constraintoward="top")
+        axes(figure, "x", column, range=[-0.5, n - 0.5])
+        axes(figure, "y", column, range=[n - 0.5, -0.5], scaleanchor=nth("x", column))
+    axes(figure, "x", visible=False, constrain="domain", constraintoward="left")
+    axes(figure, "y", visible=False, constrain="domain", constraintoward="top")
     return figure
 
 
@@ -59,35 +57,14 @@ def arranged(answer: Answer) -> tuple[np.ndarray, np.ndarray, list[tuple[str, fl
     return order, at, [(name, float(at[rank == k].mean())) for k, name in enumerate(names) if name]
 
 
-def _names(figure: go.Figure, groups: list[tuple[str, float]], n: int, column: int) -> None:
+def _names(figure: Figure, groups: list[tuple[str, float]], n: int, column: int) -> None:
     styles = theme.categories(tuple(name for name, _ in groups))
     if len(groups) > 8:
         return
     for name, middle in groups:
-        label(
-            figure,
-            middle,
-            n - 0.5,
-            name,
-            styles[name].word,
-            xanchor="center",
-            yanchor="top",
-            yshift=-3,
-            row=1,
-            col=column,
-        )
+        colour = styles[name].word
+        label(figure, middle, n - 0.5, name, colour, column, xanchor="center", yanchor="top", yshift=-3)
         if column == 1:
-            label(
-                figure,
-                -0.5,
-                middle,
-                name,
-                styles[name].word,
-                xanchor="right",
-                textangle=-90,
-                xshift=-4,
-                row=1,
-                col=column,
-            )
+            label(figure, -0.5, middle, name, colour, column, xanchor="right", textangle=-90, xshift=-4)
     if not groups:
-        label(figure, 0, n, "in the answer's own order", T["ink-3"], yanchor="top", row=1, col=column)
+        label(figure, 0, n, "in the answer's own order", T["ink-3"], column, yanchor="top")

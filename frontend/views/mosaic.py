@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
+from frontend.figure import Figure
 from frontend.scales import Scale
 from frontend.views.heatmap import _row
-from frontend.views.marks import T, canvas, label
+from frontend.views.marks import T, axes, canvas, label, shape, trace
 from frontend.views.side import Side
 from frontend.words import number
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
     """Tiles in reading order, the current layer outlined, blank cells where a value is undefined."""
     layers, *both = (axis.labels for axis in sides[0].answer.axes)
     (n, m), columns = map(len, both), min(len(layers), 8)
@@ -22,7 +22,9 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
     z, corners = tiles([s.answer.values for s in sides], columns, gap)
     bands = -(-len(layers) // columns) * len(sides)
     figure = canvas(int(np.clip(1150 / columns, 120, 176)) * bands + 30, margin={"l": 8, "r": 8, "t": 4, "b": 4})
-    figure.add_heatmap(
+    trace(
+        figure,
+        "heatmap",
         z=scale.drawn(z),
         hoverongaps=False,
         customdata=_told(sides, corners, z.shape) if z.size < 40_000 else None,
@@ -46,13 +48,11 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> go.Figure:
                 yshift=1,
             )
             if here:
-                ends = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
-                figure.add_shape(type="rect", line={"color": T["ink"], "width": 1.5}, **ends)
-    figure.update_xaxes(visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
-    top = -max(1.4, 0.16 * n)
-    figure.update_yaxes(
-        visible=False, range=[z.shape[0], top], scaleanchor="x", constrain="domain", constraintoward="top"
-    )
+                ends: dict = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
+                shape(figure, "rect", line={"color": T["ink"], "width": 1.5}, **ends)
+    axes(figure, "x", visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
+    ends = {"range": [z.shape[0], -max(1.4, 0.16 * n)], "constraintoward": "top"}
+    axes(figure, "y", visible=False, scaleanchor="x", constrain="domain", **ends)
     return figure
 
 

@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
-from frontend.views.marks import T, canvas, label
+from frontend.figure import Figure
+from frontend.views.marks import T, axes, canvas, flat_band, label, trace
 from frontend.views.side import Side
 from frontend.words import number
 
 
-def draw(sides: Sequence[Side]) -> go.Figure:
+def draw(sides: Sequence[Side]) -> Figure:
     """One row per side; A's null stands behind all of them."""
     figure = canvas(80 + 44 * len(sides), margin={"l": 16, "r": 90, "t": 12, "b": 34})
     null = sides[0].answer.null
     if null is not None:
-        figure.add_vrect(
-            x0=float(null.low),
-            x1=float(null.high),
-            fillcolor=T["null-fill"],
-            line_width=0,
-            layer="below",
-            exclude_empty_subplots=False,
-        )
+        flat_band(figure, "x", float(null.low), float(null.high))
     for i, side in enumerate(sides):
         value, interval = float(side.answer.values), side.answer.interval
         bars = None
@@ -36,7 +29,9 @@ def draw(sides: Sequence[Side]) -> go.Figure:
                 "width": 0,
             }
         hollow = side.role == "control"
-        figure.add_scatter(
+        trace(
+            figure,
+            "scatter",
             x=[value],
             y=[-i],
             mode="markers",
@@ -50,6 +45,6 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         )
         if np.isfinite(value):
             label(figure, value, -i, f"<b>{number(value)}</b> {side.title}", side.ink, yshift=14, xanchor="center")
-    figure.update_yaxes(visible=False, range=[-len(sides) + 0.3, 0.8])
-    figure.update_xaxes(title_text=sides[0].answer.unit)
+    axes(figure, "y", visible=False, range=[-len(sides) + 0.3, 0.8])
+    axes(figure, "x", title={"text": sides[0].answer.unit})
     return figure

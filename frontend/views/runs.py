@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
-from frontend.views.marks import T, canvas, label
+from frontend.figure import Figure
+from frontend.views.marks import T, axes, canvas, flat_band, label, trace
 from frontend.views.side import Side
 from frontend.words import number
 
 
-def draw(sides: Sequence[Side]) -> go.Figure:
+def draw(sides: Sequence[Side]) -> Figure:
     """Sides come as pairs by label: the trained one (role a, b or context) and its control at step 0."""
     trained = [s for s in sides if s.role != "control"]
     starts = {s.label: s.answer for s in sides if s.role == "control"}
@@ -39,23 +39,22 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         label(figure, 1, row, f"<b>{number(mean)}</b>", T["ink"], xref="paper", xshift=10)
     label(figure, 1, -0.75, "mean", T["ink-3"], xref="paper", xshift=10)
     largest = [float(np.nanmax(s.answer.values)) for s in sides if np.isfinite(s.answer.values).any()] or [1.0]
-    figure.update_xaxes(range=[0, max(largest) * 1.08], title_text=trained[0].answer.unit.split(" (")[0])
-    figure.update_yaxes(visible=False, range=[len(trained) - 0.4, -1.1])
+    title = {"text": trained[0].answer.unit.split(" (")[0]}
+    axes(figure, "x", range=[0, max(largest) * 1.08], title=title)
+    axes(figure, "y", visible=False, range=[len(trained) - 0.4, -1.1])
     return figure
 
 
-def _floor(figure: go.Figure, trained: Sequence[Side]) -> None:
+def _floor(figure: Figure, trained: Sequence[Side]) -> None:
     nulls = [s.answer.null for s in trained if s.answer.null is not None and np.isfinite(s.answer.null.high).any()]
     if not nulls:
         return
     low, high = min(float(np.nanmin(n.low)) for n in nulls), max(float(np.nanmax(n.high)) for n in nulls)
-    figure.add_vrect(
-        x0=low, x1=high, fillcolor=T["null-fill"], line_width=0, layer="below", exclude_empty_subplots=False
-    )
+    flat_band(figure, "x", low, high)
     label(figure, high, -0.75, f"floor {number(high)}", T["ink-3"], xshift=4)
 
 
-def _dots(figure: go.Figure, x: np.ndarray, y: np.ndarray, colour: str, side: Side | None, name: str) -> None:
+def _dots(figure: Figure, x: np.ndarray, y: np.ndarray, colour: str, side: Side | None, name: str) -> None:
     bars = None
     if side is not None and side.answer.interval is not None:
         band = side.answer.interval
@@ -65,7 +64,9 @@ def _dots(figure: go.Figure, x: np.ndarray, y: np.ndarray, colour: str, side: Si
         )
         bars = {"array": high - x, "arrayminus": x - low, "color": colour, "thickness": 1, "width": 0}
     layers = [f"layer {i}" for i in range(len(x))]
-    figure.add_scatter(
+    trace(
+        figure,
+        "scatter",
         x=x,
         y=y,
         mode="markers",

@@ -10,20 +10,16 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from frontend import theme
-from frontend.views.marks import T, canvas, label
+from frontend.figure import Figure
+from frontend.views.marks import T, axes, canvas, flat_band, label, over, trace
 from frontend.views.side import Side
 
-GLASS = "rgba(0,0,0,0)"
 
-
-def draw(sides: Sequence[Side]) -> go.Figure:
+def draw(sides: Sequence[Side]) -> Figure:
     """First two coordinates; group names stand on their points."""
-    figure = make_subplots(1, len(sides), horizontal_spacing=0.05)
-    canvas(340, figure, margin={"l": 12, "r": 12, "t": 24, "b": 26}, dragmode="lasso")
+    figure = canvas(340, len(sides), 0.05, margin={"l": 12, "r": 12, "t": 24, "b": 26}, dragmode="lasso")
     for column, side in enumerate(sides, 1):
         axis, coordinates = side.answer.axes
         points = side.answer.values[:, :2]
@@ -40,39 +36,35 @@ def draw(sides: Sequence[Side]) -> go.Figure:
             _path(figure, points[rows], name, column)
         if not paths:
             _labels(figure, points, groups, styles, column)
-        x = "x" if column == 1 else f"x{column}"
-        label(figure, 0, 1, side.title, side.ink, xref=f"{x} domain", yref="paper", yanchor="bottom", yshift=5)
-        figure.update_xaxes(title_text=coordinates.labels[0], row=1, col=column)
-    figure.update_xaxes(linecolor=T["line"], mirror=True)
-    figure.update_yaxes(linecolor=T["line"], mirror=True)
-    return _measured(figure, sides) if sides[0].answer.null is not None else _bare(figure)
+        over(figure, side.title, side.ink, column)
+        axes(figure, "x", column, title={"text": coordinates.labels[0]})
+    measured = sides[0].answer.null is not None
+    look = {"linecolor": T["line"], "mirror": True} | ({} if measured else {"showticklabels": False, "ticks": ""})
+    axes(figure, "x", **look)
+    axes(figure, "y", **look)
+    if measured:
+        _measured(figure, sides)
+    return figure
 
 
-def _bare(figure: go.Figure) -> go.Figure:
-    figure.update_xaxes(showticklabels=False, ticks="")
-    return figure.update_yaxes(showticklabels=False, ticks="")
-
-
-def _measured(figure: go.Figure, sides: Sequence[Side]) -> go.Figure:
+def _measured(figure: Figure, sides: Sequence[Side]) -> None:
     """Ticks, the second axis' name, one range for all sides, and the null of either quantity as a band."""
     points = np.concatenate([side.answer.values[:, :2] for side in sides])
     points = points[np.isfinite(points).all(1)]
     if len(points):
         low, high = points.min(0), points.max(0)
         room = 0.06 * (high - low) + 1e-9
-        figure.update_xaxes(range=[low[0] - room[0], high[0] + room[0]])
-        figure.update_yaxes(range=[low[1] - room[1], high[1] + room[1]])
-    figure.update_layout(margin={"l": 56, "b": 38})
-    figure.update_yaxes(title_text=sides[0].answer.axes[1].labels[1], row=1, col=1)
+        axes(figure, "x", range=[float(low[0] - room[0]), float(high[0] + room[0])])
+        axes(figure, "y", range=[float(low[1] - room[1]), float(high[1] + room[1])])
+    figure["layout"]["margin"] |= {"l": 56, "b": 38}
+    axes(figure, "y", 1, title={"text": sides[0].answer.axes[1].labels[1]})
     for column, side in enumerate(sides, 1):
         if side.answer.null is None:
             continue
         null, size = side.answer.null, side.answer.values.shape
         low, high = np.broadcast_to(null.low, size)[0], np.broadcast_to(null.high, size)[0]
-        band: dict = {"fillcolor": T["null-fill"], "line_width": 0, "layer": "below", "row": 1, "col": column}
-        figure.add_vrect(x0=low[0], x1=high[0], exclude_empty_subplots=False, **band)
-        figure.add_hrect(y0=low[1], y1=high[1], exclude_empty_subplots=False, **band)
-    return figure
+        flat_band(figure, "x", float(low[0]), float(high[0]), column)
+        flat_band(figure, "y", float(low[1]), float(high[1]), column)
 
 
 def _paths(labels: Sequence[str], groups: np.ndarray) -> dict[str, list[int]]:
@@ -85,35 +77,36 @@ def _paths(labels: Sequence[str], groups: np.ndarray) -> dict[str, list[int]]:
     return found if all(len(rows) > 1 for rows in found.values()) else {}
 
 
-def _path(figure: go.Figure, points: np.ndarray, name: str, column: int) -> None:
+def _path(figure: Figure, points: np.ndarray, name: str, column: int) -> None:
     line = {"color": T["line-strong"], "width": 1}
     x, y = points[:, 0].astype(np.float32), points[:, 1].astype(np.float32)
-    figure.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name, row=1, col=column)
+    trace(figure, "scatter", column, x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name)
     if np.isfinite(points[-1]).all():
         end = points[-1]
-        label(figure, float(end[0]), float(end[1]), name, T["ink-2"], xshift=7, row=1, col=column)
+        label(figure, float(end[0]), float(end[1]), name, T["ink-2"], column, xshift=7)
 
 
 def _group(
-    figure: go.Figure, points: np.ndarray, names: np.ndarray, style: tuple[str, theme.CategoryStyle], column: int
+    figure: Figure, points: np.ndarray, names: np.ndarray, style: tuple[str, theme.CategoryStyle], column: int
 ) -> None:
     group, look = style
-    figure.add_scatter(
+    trace(
+        figure,
+        "scatter",
+        column,
         x=points[:, 0].astype(np.float32),
         y=points[:, 1].astype(np.float32),
         mode="markers",
         name=group,
         text=names.tolist(),
         hovertemplate=f"%{{text}} {group}<extra></extra>",
-        row=1,
-        col=column,
         marker={"size": 8, "symbol": look.shape, "color": look.mark, "line": {"width": 1, "color": T["surface"]}},
         unselected={"marker": {"opacity": 0.18}},
     )
 
 
 def _labels(
-    figure: go.Figure, points: np.ndarray, groups: np.ndarray, styles: dict[str, theme.CategoryStyle], column: int
+    figure: Figure, points: np.ndarray, groups: np.ndarray, styles: dict[str, theme.CategoryStyle], column: int
 ) -> None:
     """Each name above its own median; names that would collide move apart."""
     names = [n for n in styles if n]
@@ -129,15 +122,5 @@ def _labels(
                 spots[i, 1] += push
                 spots[j, 1] -= push
     for name, (x, y) in zip(names, spots, strict=True):
-        label(
-            figure,
-            float(x),
-            float(y),
-            f"<b>{name}</b>",
-            styles[name].word,
-            xanchor="center",
-            yanchor="bottom",
-            yshift=7,
-            row=1,
-            col=column,
-        )
+        place = {"xanchor": "center", "yanchor": "bottom", "yshift": 7}
+        label(figure, float(x), float(y), f"<b>{name}</b>", styles[name].word, column, **place)

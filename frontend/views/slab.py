@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import plotly.graph_objects as go
 
 from frontend.answer import Answer, Band
+from frontend.figure import Figure
 from frontend.scales import Scale
 from frontend.views import heatmap
 from frontend.views.side import Side
 
 
-def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> go.Figure:
+def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> Figure:
     """The second and third axis as rows and columns; the title of each side says which layer it shows."""
     return heatmap.draw([_cut(side, layer) for side in sides], scale, layer, span)
 

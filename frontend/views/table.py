@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from frontend.answer import Answer
+from frontend.figure import Figure
 from frontend.views.marks import T, canvas
 from frontend.views.side import Side
 from frontend.words import number
@@ -36,7 +36,7 @@ def rows(answer: Answer, most: int = MOST_ROWS) -> list[dict[str, Any]]:
     return out
 
 
-def draw(sides: Sequence[Side]) -> go.Figure:
+def draw(sides: Sequence[Side]) -> Figure:
     """The first hundred rows as a drawn table; the menu's table and the exports hold all."""
     listed = rows(sides[0].answer, 100)
     names = list(listed[0]) if listed else ["value"]
@@ -45,9 +45,8 @@ def draw(sides: Sequence[Side]) -> go.Figure:
         [number(r[n]) if isinstance(r[n], float) else r[n] if r[n] is not None else "undefined" for r in listed]
         for n in names
     ]
-    plain = {"fill_color": "rgba(0,0,0,0)", "line_color": T["line"], "align": "left"}
-    figure.add_table(
-        header={"values": names, "font": {"color": T["ink-3"], "size": 11}, **plain},
-        cells={"values": cells, "font": {"color": T["ink"], "size": 12}, "height": 26, **plain},
-    )
+    plain = {"fill": {"color": "rgba(0,0,0,0)"}, "line": {"color": T["line"]}, "align": "left"}
+    head = {"values": names, "font": {"color": T["ink-3"], "size": 11}, **plain}
+    body = {"values": cells, "font": {"color": T["ink"], "size": 12}, "height": 26, **plain}
+    figure["data"].append({"type": "table", "header": head, "cells": body})
     return figure

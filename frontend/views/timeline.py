@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from frontend import theme
-from frontend.views.marks import canvas, label
+from frontend.figure import Figure
+from frontend.views.marks import axes, canvas, label, trace
 
 HEIGHT = 240
 COLOURS = ("a", "b")
 
 
-def draw(runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], quantity: str, unit: str) -> go.Figure:
+def draw(runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], quantity: str, unit: str) -> Figure:
     """`runs`: a name and its points each, at most two; a point without the quantity is left out."""
     figure = canvas(HEIGHT, margin={"l": 56, "r": 96, "t": 14, "b": 38}, hovermode="x unified")
     for (name, points), colour in zip(runs, COLOURS, strict=False):
         told = [(p["step"], values) for p in points if (values := known(p.get(quantity))).size]
         if told:
             _run(figure, name, told, theme.LIGHT[colour])
-    figure.update_xaxes(title_text="optimiser step")
-    figure.update_yaxes(title_text=unit.split(" (")[0], rangemode="tozero")
+    axes(figure, "x", title={"text": "optimiser step"})
+    axes(figure, "y", title={"text": unit.split(" (")[0]}, rangemode="tozero")
     return figure
 
 
@@ -37,13 +37,15 @@ def known_any(point: Mapping[str, Any], quantity: str) -> bool:
     return isinstance(point[quantity], list) and any(isinstance(v, int | float) for v in point[quantity])
 
 
-def _run(figure: go.Figure, name: str, told: Sequence[tuple[int, np.ndarray]], colour: str) -> None:
+def _run(figure: Figure, name: str, told: Sequence[tuple[int, np.ndarray]], colour: str) -> None:
     steps = [step for step, _ in told]
     low, mean, high = ([float(f(values)) for _, values in told] for f in (np.min, np.mean, np.max))
     band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    figure.add_scatter(x=steps, y=low, **band)
-    figure.add_scatter(x=steps, y=high, fill="tonexty", fillcolor=f"{colour}22", **band)
-    figure.add_scatter(
+    trace(figure, "scatter", x=steps, y=low, **band)
+    trace(figure, "scatter", x=steps, y=high, fill="tonexty", fillcolor=f"{colour}22", **band)
+    trace(
+        figure,
+        "scatter",
         x=steps,
         y=mean,
         mode="lines+markers",

@@ -6,6 +6,7 @@ import numpy as np
 
 from frontend.pages.live import QUANTITIES, choice, figures, reading
 from frontend.views import timeline
+from tests.frontend.schema import checked
 
 RUNS = [{"name": name} for name in ("new", "old", "older")]
 
@@ -27,7 +28,7 @@ def test_the_last_run_is_followed_unless_the_url_names_one_and_none_stands_besid
 
 def test_a_line_is_the_mean_over_layers_and_the_band_their_range():
     runs = [("a", [point(5, [0.1, 0.5]), point(10, [0.3, None])]), ("b", [point(5, [None, None])])]
-    figure = timeline.draw(runs, "max_violation", "excess (0 is balanced)")
+    figure = checked(timeline.draw(runs, "max_violation", "excess (0 is balanced)"))
     low, high, mean = figure.data
     assert list(mean.x) == [5, 10] and np.allclose(mean.y, [0.3, 0.3])
     assert np.allclose(low.y, [0.1, 0.3]) and np.allclose(high.y, [0.5, 0.3])

@@ -19,6 +19,7 @@ from frontend.places import Place, questions, sides_of
 from frontend.state import Material, material_of, parse
 from tests.frontend.fake_backend import create_fake
 from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
+from tests.frontend.schema import checked
 
 pytestmark = pytest.mark.anyio
 MATERIAL = Material(tuple(CHECKPOINTS), tuple(SETS), tuple(MEASURES))
@@ -209,7 +210,7 @@ async def test_compare_asks_both_sides_and_draws_them_in_one_figure(full):
         full, Place("expert_load", sides="pair"), ("/compare", "?a=aux/step-02000&b=none/step-02000")
     )
     assert [s.role for s in filled.panel.sides] == ["a", "b"]
-    assert len({(t.zmin, t.zmax) for t in filled.figure.data}) == 1
+    assert len({(t.zmin, t.zmax) for t in checked(filled.figure).data}) == 1
 
 
 async def test_a_two_sided_measure_is_asked_of_both_at_once(full):

@@ -1,16 +1,18 @@
+import base64
 import json
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from frontend import theme
 from frontend.answer import Axis
+from frontend.figure import sent
 from frontend.scales import scale_of
 from frontend.views import Side, draw, draw_runs, kind_of, table
 from frontend.views.marks import positions, spread
 from frontend.views.matrix import arranged
 from frontend.views.mosaic import tiles
+from tests.frontend.schema import checked, drawn
 
 CASES = {
     "number": (),
@@ -55,15 +57,25 @@ def test_the_axes_of_an_answer_choose_its_view(planted, kind):
 
 @pytest.mark.parametrize("kind", CASES)
 def test_every_view_draws_an_answer_beside_its_control_as_finite_json(planted, kind):
-    figure, _ = draw([Side("a", "free 24k", planted(kind)), Side("control", "step 0", planted(kind, 1))], layer=2)
-    assert isinstance(figure, go.Figure)
+    figure, _ = drawn([Side("a", "free 24k", planted(kind)), Side("control", "step 0", planted(kind, 1))], layer=2)
     assert figure.layout.uirevision == "keep" and figure.layout.meta["height"] > 0
     json.dumps(figure.to_dict(), allow_nan=False, default=str)
 
 
+def test_what_is_sent_is_what_was_drawn_and_no_property_is_unknown_to_plotly(planted):
+    figure, _ = draw([Side("a", "free", planted("heatmap"))])
+    (trace,) = sent(figure)["data"]
+    cells = np.frombuffer(base64.b64decode(trace["z"]["bdata"]), {"f4": np.float32}[trace["z"]["dtype"]])
+    assert trace["z"]["shape"] == "4, 8"
+    np.testing.assert_array_equal(cells.reshape(4, 8), figure["data"][0]["z"])
+    figure["data"][0]["zmim"] = 0.0
+    with pytest.raises(ValueError, match="zmim"):
+        checked(figure)
+
+
 @pytest.mark.parametrize("kind", CASES)
 def test_every_colour_of_a_figure_has_its_dark_counterpart(planted, kind):
-    figure, _ = draw([Side("a", "free", planted(kind)), Side("b", "aux", planted(kind, 1))])
+    figure, _ = drawn([Side("a", "free", planted(kind)), Side("b", "aux", planted(kind, 1))])
     pairs = theme.pairs()
 
     def walk(node):
@@ -78,7 +90,7 @@ def test_every_colour_of_a_figure_has_its_dark_counterpart(planted, kind):
 
 
 def test_a_mosaic_is_one_trace_with_one_scale_whatever_the_layers_and_sides(planted):
-    figure, scale = draw([Side("a", "A", planted("mosaic")), Side("b", "B", planted("mosaic", 1))])
+    figure, scale = drawn([Side("a", "A", planted("mosaic")), Side("b", "B", planted("mosaic", 1))])
     assert len(figure.data) == 1 and figure.data[0].type == "heatmap"
     assert (figure.data[0].zmin, figure.data[0].zmax) == (scale.low, scale.high)
 
@@ -96,7 +108,9 @@ def test_a_shared_expert_is_the_last_row_and_column_of_each_tile_and_named_there
     labels = (*(f"E{e}" for e in range(8)), "shared")
     axes = [axis("layer", 3), Axis("expert", labels), Axis("expert_b", labels)]
     values = np.arange(3 * 9 * 9, dtype=float).reshape(3, 9, 9) / 243
-    figure, _ = draw([Side("a", "A", make_answer(values, axes)), Side("control", "step 0", make_answer(-values, axes))])
+    figure, _ = drawn(
+        [Side("a", "A", make_answer(values, axes)), Side("control", "step 0", make_answer(-values, axes))]
+    )
     (trace,) = figure.data
     _, corners = tiles([values, values], 3, (2, 2))
     for side, sign in zip(corners, (1, -1), strict=True):
@@ -109,7 +123,7 @@ def test_a_shared_expert_is_the_last_row_and_column_of_each_tile_and_named_there
 
 def test_a_and_b_share_one_range_and_a_difference_is_symmetric(planted):
     a, b = planted("heatmap"), planted("heatmap", 1)
-    figure, scale = draw([Side("a", "A", a), Side("b", "B", b)])
+    figure, scale = drawn([Side("a", "A", a), Side("b", "B", b)])
     assert {(t.zmin, t.zmax) for t in figure.data} == {(scale.low, scale.high)}
     difference = scale_of([a], difference=True)
     assert difference.low == pytest.approx(-difference.high)
@@ -120,25 +134,25 @@ def test_a_and_b_share_one_range_and_a_difference_is_symmetric(planted):
 def test_undefined_cells_stay_blank_and_are_never_zero(planted):
     answer = planted("heatmap")
     answer.values[1, 2] = np.nan
-    figure, scale = draw([Side("a", "A", answer)])
+    figure, scale = drawn([Side("a", "A", answer)])
     assert np.isnan(scale.drawn(answer.values)[1, 2])
     assert figure.data[0].hoverongaps is False
     assert figure.data[0].text[1][2] == ""
 
 
 def test_the_null_is_drawn_and_named_in_a_line(planted):
-    figure, _ = draw([Side("a", "A", planted("line"))])
+    figure, _ = drawn([Side("a", "A", planted("line"))])
     assert [s.fillcolor for s in figure.layout.shapes if s.fillcolor] == [theme.LIGHT["null-fill"]]
     assert "chance" in [a.text for a in figure.layout.annotations]
 
 
 def test_a_null_that_differs_by_layer_is_a_ribbon(planted, band):
-    figure, _ = draw([Side("a", "A", planted("line", null=band(np.zeros(4), np.arange(1.0, 5.0))))])
+    figure, _ = drawn([Side("a", "A", planted("line", null=band(np.zeros(4), np.arange(1.0, 5.0))))])
     assert "null" in [t.name for t in figure.data]
 
 
 def test_step_0_is_dashed_and_without_bars(planted):
-    figure, _ = draw([Side("a", "A", planted("line")), Side("control", "step 0", planted("line", 1))])
+    figure, _ = drawn([Side("a", "A", planted("line")), Side("control", "step 0", planted("line", 1))])
     control = next(t for t in figure.data if t.name == "step 0")
     assert control.line.dash != "solid" and control.error_y.array is None
 
@@ -171,7 +185,7 @@ def test_prompts_are_sorted_into_their_categories_with_gutters(make_answer, axis
 
 
 def test_categories_differ_in_shape_as_well_as_hue(planted):
-    figure, _ = draw([Side("a", "A", planted("scatter"))])
+    figure, _ = drawn([Side("a", "A", planted("scatter"))])
     assert len({t.marker.symbol for t in figure.data}) == 4 == len({t.marker.color for t in figure.data})
 
 
@@ -181,7 +195,7 @@ def test_the_runs_figure_shows_floor_step_0_and_the_mean(planted):
         Side("control", "free 24k", planted("line", 1)),
         Side("context", "none 24k", planted("line", 2)),
     ]
-    figure = draw_runs(sides)
+    figure = checked(draw_runs(sides))
     assert len(figure.data) == 3
     assert any("floor" in a.text for a in figure.layout.annotations) and any(
         a.text == "mean" for a in figure.layout.annotations
@@ -201,7 +215,7 @@ def test_an_answer_without_any_finite_value_is_drawn_as_such(planted):
     for kind in CASES:
         answer = planted(kind)
         answer.values[...] = np.nan
-        draw([Side("a", "A", answer)])
+        drawn([Side("a", "A", answer)])
 
 
 def test_labels_at_line_ends_are_pushed_apart_in_order():
@@ -225,7 +239,7 @@ def test_cosines_around_zero_are_signed_and_similarities_above_chance_are_magnit
 
 def test_a_table_of_each_layer_shows_the_chosen_layer_on_the_scale_of_all(planted):
     answer = planted("slab", null=None)
-    figure, scale = draw([Side("a", "free 3,000", answer)], layer=2)
+    figure, scale = drawn([Side("a", "free 3,000", answer)], layer=2)
     assert (scale.low, scale.high) == (answer.values.min(), answer.values.max())
     np.testing.assert_allclose(figure.data[0].z, answer.values[2], rtol=1e-6)
     assert any(f"layer {answer.axes[0].labels[2]}" in a.text for a in figure.layout.annotations)
@@ -237,16 +251,16 @@ def test_groups_that_are_numbers_go_from_light_to_dark():
 
 
 def test_two_quantities_against_each_other_show_their_units_and_nulls_and_a_projection_shows_none(planted, band):
-    known, _ = draw([Side("a", "free", planted("scatter"))])
+    known, _ = drawn([Side("a", "free", planted("scatter"))])
     assert known.layout.yaxis.title.text and known.layout.xaxis.showticklabels is not False
     assert [s.fillcolor for s in known.layout.shapes] == [theme.LIGHT["null-fill"]] * 2
-    bare, _ = draw([Side("a", "free", planted("scatter", null=None))])
+    bare, _ = drawn([Side("a", "free", planted("scatter", null=None))])
     assert bare.layout.xaxis.showticklabels is False and not bare.layout.shapes
 
 
 def test_numbers_stand_in_cells_only_where_there_is_room(planted):
     sides = [Side("a", "free", planted("heatmap")), Side("control", "step 0", planted("heatmap", 1))]
-    wide, narrow = (draw(sides, span=span)[0] for span in (7, 5))
+    wide, narrow = (drawn(sides, span=span)[0] for span in (7, 5))
     assert wide.data[0].texttemplate == "%{text}" and narrow.data[0].texttemplate is None
 
 
@@ -255,7 +269,7 @@ def test_the_same_expert_over_steps_is_one_path_with_its_name_at_the_end(planted
     values = np.random.default_rng(0).normal(size=(6, 2))
     points = axis("expert", 6, tuple(s for s in steps for _ in names))
     points = type(points)("expert", tuple(f"{s} {n}" for s in steps for n in names), points.groups)
-    figure, _ = draw([Side("a", "free", make_answer(values, [points, axis("coordinate", 2)], null=None))])
+    figure, _ = drawn([Side("a", "free", make_answer(values, [points, axis("coordinate", 2)], null=None))])
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     np.testing.assert_allclose(lines[1].x, values[[1, 3, 5], 0], rtol=1e-6)
     assert [a.text for a in figure.layout.annotations if a.text in names] == list(names)
@@ -263,7 +277,7 @@ def test_the_same_expert_over_steps_is_one_path_with_its_name_at_the_end(planted
 
 def test_values_along_steps_are_a_line_a_layer_from_light_to_dark(planted):
     answer = planted("course")
-    figure, scale = draw([Side("a", "free, 7 steps", answer)])
+    figure, scale = drawn([Side("a", "free, 7 steps", answer)])
     colours = [t.line.color for t in figure.data if t.mode == "lines+markers"]
     assert (
         scale is None
