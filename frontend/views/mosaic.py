@@ -48,11 +48,11 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
                 yshift=1,
             )
             if here:
-                ends: dict = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
+                ends = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
                 shape(figure, "rect", line={"color": T["ink"], "width": 1.5}, **ends)
     axes(figure, "x", visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
-    ends = {"range": [z.shape[0], -max(1.4, 0.16 * n)], "constraintoward": "top"}
-    axes(figure, "y", visible=False, scaleanchor="x", constrain="domain", **ends)
+    rows = [z.shape[0], -max(1.4, 0.16 * n)]
+    axes(figure, "y", visible=False, range=rows, scaleanchor="x", constrain="domain", constraintoward="top")
     return figure
 
 
