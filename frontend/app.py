@@ -13,8 +13,10 @@ import httpx
 from dash import Dash
 from fastapi import FastAPI
 
-from frontend import callbacks, shell, theme
+from frontend import callbacks, panels, shell, theme
 from frontend.client import Client, first_request
+from frontend.folded import told
+from frontend.panel import GRAPH
 from frontend.proxy import Proxy
 
 TITLE = "moe-geometry"
@@ -22,7 +24,8 @@ INDEX = """<!doctype html>
 <html lang="en">
 <head>{%metas%}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="description" content="The geometry of the experts of Mixture-of-Experts models">
-<title>{%title%}</title>{%favicon%}{%css%}<style>TOKENS</style></head>
+<title>{%title%}</title>{%favicon%}{%css%}<style>TOKENS</style>
+<script id="look" type="application/json">LOOK</script></head>
 <body><a class="skip" href="#main">Skip to figures</a>{%app_entry%}
 <footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
@@ -47,6 +50,7 @@ def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTranspo
 
     server = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     server.mount("/api", proxy)
+    server.add_route("/panels", panels.route(client), methods=["POST"])
     app = Dash(
         __name__,
         server=server,  # pyright: ignore[reportArgumentType]
@@ -55,7 +59,8 @@ def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTranspo
         suppress_callback_exceptions=True,
         enable_mcp=False,
     )
-    app.index_string = INDEX.replace("TOKENS", theme.css())
+    look = {"config": GRAPH, "template": theme.TEMPLATE, "dark": theme.pairs()}
+    app.index_string = INDEX.replace("TOKENS", theme.css()).replace("LOOK", told(look))
     app.layout = shell.layout()
     callbacks.register(app, client)
     server.state.dash = app

@@ -10,8 +10,8 @@ from typing import Any
 
 from frontend.answer import Answer
 from frontend.client import Client, Job, NotAsked, Refusal
-from frontend.figure import Figure, height_of
-from frontend.panel import Panel
+from frontend.figure import Figure, height_of, sent
+from frontend.panel import Panel, plate
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values
 from frontend.views import Side, draw, draw_runs
@@ -25,10 +25,6 @@ class Filled:
 
     panel: Panel
     figure: Figure | None = None
-
-    def seen(self, depends: str) -> dict[str, Any]:
-        """What the browser keeps of it: what it was drawn for, and how high a figure it may have to grey."""
-        return {"of": depends} | ({"height": self.panel.height} if self.figure is not None else {})
 
 
 async def fill(client: Client, place: Place, state: PageState, material: Material, ask: bool = False) -> Filled:
@@ -108,6 +104,19 @@ def failed(filled: Filled, sentences: Sequence[str]) -> Filled:
     if filled.panel.state != "not-asked" or not sentences:
         return filled
     return Filled(replace(filled.panel, state="failed", message=" ".join(dict.fromkeys(sentences))))
+
+
+def shown(filled: Filled, of: str, height: int | None = None) -> dict[str, Any]:
+    """What the browser gets of it: plate, figure, what it was drawn `of`, and how high a figure it may have to grey.
+
+    Without a new figure, a refusal greys the old one, which was `height` high; any other state drops it.
+    """
+    panel = filled.panel
+    if filled.figure is not None:
+        return {"plate": plate(panel), "figure": sent(filled.figure), "of": of, "height": panel.height}
+    if height and panel.state in ("refused", "failed"):
+        return {"plate": plate(replace(panel, old=True, height=height)), "of": of, "height": height}
+    return {"plate": plate(panel), "figure": None, "of": of}
 
 
 def depends(place: Place, state: PageState, material: Material) -> str:

@@ -16,7 +16,13 @@ from dash.development.base_component import Component
 from frontend.attributes import hyphened
 
 
+def told(content: Any) -> str:
+    """Components, and what else JSON holds, as the text that the browser makes them from."""
+    return json.dumps(
+        content, default=Component.to_plotly_json, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+    )
+
+
 def folded(children: Sequence[Any], className: str) -> html.Div:
     """A frame whose content `assets/folded.js` makes at the first opening; plain elements and fields only."""
-    told = json.dumps(list(children), default=Component.to_plotly_json, ensure_ascii=False, separators=(",", ":"))
-    return html.Div(className=className, **hyphened({"data-folded": told}))
+    return html.Div(className=className, **hyphened({"data-folded": told(list(children))}))

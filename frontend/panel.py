@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
 from frontend import controls, theme, words
 from frontend.attributes import hyphened
 from frontend.client import Job
+from frontend.folded import told
 from frontend.footer import foot
 from frontend.menu import menu
 from frontend.places import Asked, Place
@@ -19,21 +21,17 @@ from frontend.readings import caution, sentence, sentence_of_runs
 from frontend.scales import Scale
 from frontend.views import Side
 
+_LAID = count()
 HEAD = 7
 """Letters of knobs that a head holds beside its title, for each of the page's twelve columns."""
 GRAPH: Any = {
-    "config": {
-        "displaylogo": False,
-        "showSendToCloud": False,
-        "displayModeBar": False,
-        "responsive": True,
-        "scrollZoom": False,
-        "doubleClick": "reset",
-    },
-    "responsive": True,
-    "className": "fill",
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "displayModeBar": False,
+    "scrollZoom": False,
+    "doubleClick": "reset",
 }
-"""What every graph is made with in the browser, beside its id and figure."""
+"""How every figure behaves in the browser."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +77,12 @@ def icon(name: str) -> html.Span:
     return html.Span(className=f"icon i-{name}", **hyphened({"aria-hidden": "true"}))
 
 
-def slot(place: Place, shown: Panel | None = None, light: Any = None, seen: Any = None) -> html.Div:
-    """What a page puts down: the stores that callbacks meet at, and the plate, loading or already `shown`."""
-    key, face = place.key, plate(shown or Panel(place, {}, "loading"))
-    return html.Div(
-        [
-            dcc.Store(id={"type": "place", "key": key}, data=place.stored()),
-            dcc.Store(id={"type": "shown", "key": key}),
-            dcc.Store(id={"type": "asked", "key": key}),
-            dcc.Store(id={"type": "finished", "key": key}),
-            dcc.Store(id={"type": "light", "key": key}, data=light),
-            dcc.Store(id={"type": "seen", "key": key}, data=seen),
-            html.Div(face, id={"type": "plate", "key": key}, className="plate-slot"),
-        ],
-        className=f"slot span-{place.span}",
-    )
+def slot(place: Place, content: Mapping[str, Any] | None = None) -> html.Div:
+    """What a page puts down: one component, whose plate `assets/panels.js` makes; loading where there is no content."""
+    face = content or {"plate": plate(Panel(place, {}, "loading"))}
+    laid = {"data-place": told(place.stored()), "data-panel": told(face)}
+    laid["data-laid"] = str(next(_LAID))  # a page laid anew with the same words must not keep the plates it had
+    return html.Div(id={"type": "slot", "key": place.key}, className=f"slot span-{place.span}", **hyphened(laid))
 
 
 def plate(panel: Panel) -> html.Section:
@@ -157,26 +146,26 @@ def _body(panel: Panel) -> list:
     if panel.state == "partial":
         parts.append(_progress(panel))
     if panel.old:
-        parts.append(graph(panel.place.key, f"{panel.title}: the old answer", panel.height, old=True))
+        parts.append(graph(f"{panel.title}: the old answer", panel.height, old=True))
     elif panel.sides:
         if told := caution(panel.sides[0].answer):
             parts.append(html.Div([icon("alert"), html.Span(told)], className="caution"))
         if panel.scale is not None:
             parts.append(_scale(panel.scale))
-        parts.append(graph(panel.place.key, f"{panel.title}: {_reading(panel)}", panel.height))
+        parts.append(graph(f"{panel.title}: {_reading(panel)}", panel.height))
     elif panel.state in ("refused", "failed"):
         parts.append(html.Div(className="nothing", style={"minHeight": "40px"}))
     return parts
 
 
-def graph(key: str, alt: str, height: int, old: bool = False) -> html.Div:
-    """The figure's frame; the figure itself comes from the light store by way of the theme, and is drawn once."""
+def graph(alt: str, height: int, old: bool = False, **more: Any) -> html.Div:
+    """The figure's frame; `assets/figures.js` draws the figure in it."""
     return html.Div(
-        id={"type": "frame", "key": key},
         role="img",
         className="figure greyed" if old else "figure",
         style={"flexBasis": f"{height}px", "minHeight": f"{height}px"},
         **hyphened({"aria-label": alt}),
+        **more,
     )
 
 
@@ -230,7 +219,6 @@ def price(cost: Mapping[str, Any]) -> str:
 def _progress(panel: Panel) -> html.Div:
     first = panel.jobs[0] if panel.jobs else None
     count = f" · {len(panel.jobs)} jobs" if len(panel.jobs) > 1 else ""
-    key = panel.place.key
     cancel = html.Button(
         "Cancel",
         type="button",
@@ -245,16 +233,15 @@ def _progress(panel: Panel) -> html.Div:
             ),
             html.Div(
                 first.stage if first and first.stage else "waiting for the worker",
-                id={"type": "stage", "key": key},
                 className="t-note ink-2",
+                **hyphened({"data-told": "stage"}),
             ),
             html.Progress(
                 value=str(first.fraction if first else 0),
                 max="1",
-                id={"type": "bar", "key": key},
                 **hyphened({"aria-label": f"Progress of {panel.title}"}),
             ),
-            html.Div("", id={"type": "eta", "key": key}, className="t-note ink-3"),
+            html.Div("", className="t-note ink-3", **hyphened({"data-told": "eta"})),
         ],
         className="progress",
         role="status",

@@ -10,7 +10,7 @@ from dash import dcc, html
 from frontend import theme
 from frontend.attributes import hyphened
 from frontend.client import Refusal
-from frontend.panel import GRAPH, icon
+from frontend.panel import icon
 from frontend.state import Material, PageState
 
 # pages that exist by hand; a family of measures without one gets its page from the catalogue
@@ -135,7 +135,6 @@ def layout() -> dmc.MantineProvider:
         [
             dcc.Location(id="loc"),
             dcc.Store(id="theme", storage_type="local"),
-            dcc.Store(id="look", data={"graph": GRAPH, "template": theme.TEMPLATE, "dark": theme.pairs()}),
             *stores,
             html.Nav(id="rail", className="rail", **hyphened({"aria-label": "Pages"})),
             html.Div([bar, html.Main(html.Div(className="page-wait"), id="main", tabIndex="-1")], className="stage"),

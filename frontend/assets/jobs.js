@@ -10,21 +10,22 @@
   const over = (job) => job && !["waiting", "running"].includes(job.state);
   // setting a property of a component that is not (or no longer) on the page throws inside the renderer
   const set = (id, props) => { if (document.getElementById("main")) window.dash_clientside.set_props(id, props); };
-  const inside = (type, key, props) => { if (document.getElementById(JSON.stringify({ key, type }))) set({ type, key }, props); };
-  const plates = () => [...document.querySelectorAll(".plate[data-jobs]")].map((p) => ({ key: p.dataset.key, jobs: JSON.parse(p.dataset.jobs) })).filter((p) => p.jobs.length);
+  const plates = () => [...document.querySelectorAll(".plate[data-jobs]")].map((p) => ({ plate: p, key: p.dataset.key, jobs: JSON.parse(p.dataset.jobs) })).filter((p) => p.jobs.length);
   const duration = (s) => (s < 1 ? "" : s < 90 ? `about ${Math.round(s)} s left` : `about ${Math.round(s / 60)} min left`);
 
-  const progress = ({ key, jobs }) => {
+  const progress = ({ plate, jobs }) => {
     const known = jobs.map((id) => states.get(id)).filter(Boolean);
     const current = known.find((j) => j.state === "running") ?? known.find((j) => !over(j));
-    if (!known.length) return;
+    const bar = plate.querySelector("progress");
+    if (!known.length || !bar) return;
+    const say = (name, text) => { plate.querySelector(`[data-told=${name}]`).textContent = text; };
     const done = jobs.reduce((sum, id) => sum + (over(states.get(id)) ? 1 : states.get(id)?.fraction ?? 0), 0) / jobs.length;
-    inside("bar", key, { value: String(done) });
-    inside("stage", key, { children: current?.stage || (current?.state === "running" ? "starting" : "waiting for the worker") });
-    inside("eta", key, { children: current?.eta_seconds ? duration(current.eta_seconds) : "" });
+    bar.value = done;
+    say("stage", current?.stage || (current?.state === "running" ? "starting" : "waiting for the worker"));
+    say("eta", current?.eta_seconds ? duration(current.eta_seconds) : "");
   };
   // a plate is looked at again whenever one of its jobs ends, so that a figure of many runs grows while the rest is under way
-  const finish = ({ key, jobs }) => {
+  const finish = ({ plate, key, jobs }) => {
     const ended = jobs.filter((id) => over(states.get(id)));
     const mark = key + ended.join();
     const whole = ended.length === jobs.length;
@@ -35,7 +36,7 @@
     ended.forEach((id) => all.add(id));
     whole ? waitedFor.delete(key) : waitedFor.set(key, all);
     const failed = [...all].map((id) => states.get(id)).filter((j) => j.state === "failed").map((j) => j.message || "The job failed without a word.");
-    set({ type: "finished", key }, { data: { at: Date.now(), failed } });
+    window.geometry.look([plate.closest(".slot")], { failed });
   };
   const note = (job) => {
     states.set(job.id, job);

@@ -16,7 +16,6 @@
   geometry.refresh = () => set("refresh", { data: Date.now() });
 
   const plateOf = (node) => node.closest(".plate[data-key]");
-  const ask = (plate) => set({ type: "asked", key: plate.dataset.key }, { data: Date.now() });
   const remove = (path) => fetch(path, { method: "DELETE" });
   const copy = async (text) => { await navigator.clipboard?.writeText(text); geometry.say("Link copied"); };
   const image = (plate, format) => {
@@ -25,13 +24,13 @@
   };
 
   const acts = {
-    ask: (b) => ask(plateOf(b)),
-    "ask-all": () => document.querySelectorAll('.plate[data-state="not-asked"]').forEach(ask),
+    ask: (b) => geometry.ask([plateOf(b)]),
+    "ask-all": () => geometry.ask([...document.querySelectorAll('.plate[data-key][data-state="not-asked"]')]),
     cancel: (b) => JSON.parse(plateOf(b).dataset.jobs).forEach((id) => remove(`/api/v1/jobs/${id}`)),
     "cancel-job": (b) => remove(`/api/v1/jobs/${b.dataset.job}`),
     "copy-link": () => copy(location.href),
     "copy-page": () => copy(location.href),
-    full: (b) => { plateOf(b).closest(".slot").classList.toggle("full"); window.dispatchEvent(new Event("resize")); },
+    full: (b) => plateOf(b).closest(".slot").classList.toggle("full"),
     table: (b) => set("table-asked", { data: { key: b.dataset.answer, title: plateOf(b).getAttribute("aria-label"), at: Date.now() } }),
     png: (b) => image(plateOf(b), "png"),
     svg: (b) => image(plateOf(b), "svg"),
@@ -47,7 +46,7 @@
   geometry.acts = acts;
 
   const shut = (but) => document.querySelectorAll("details.menu[open]").forEach((d) => d !== but && d.removeAttribute("open"));
-  geometry.shut = () => { shut(); document.querySelectorAll(".slot.full").forEach((s) => { s.classList.remove("full"); window.dispatchEvent(new Event("resize")); }); };
+  geometry.shut = () => { shut(); document.querySelectorAll(".slot.full").forEach((s) => s.classList.remove("full")); };
 
   document.addEventListener("click", (event) => {
     const menu = event.target.closest("details.menu");

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, no_update
+from dash import ALL, Dash, Input, Output, State, no_update
 
 from frontend.client import Client, Refusal
 from frontend.pages import live
 
 
 def register(app: Dash, client: Client) -> None:
-    """The beat, and the figures' way through the theme."""
-    app.clientside_callback(
-        ClientsideFunction("geometry", "draw"),
-        Output({"type": "live-frame", "key": MATCH}, "children"),
-        Input({"type": "live-light", "key": MATCH}, "data"),
-        Input("theme", "data"),
-        State("look", "data"),
-    )
+    """The beat."""
 
     @app.callback(
-        Output({"type": "live-light", "key": ALL}, "data"),
+        Output({"type": "live-frame", "key": ALL}, "data-figure"),
         Output({"type": "live-reading", "key": ALL}, "children"),
         Output("live-trainers", "children"),
         Output("live-seen", "data"),
         Input("live-beat", "n_intervals"),
         State("live-chosen", "data"),
         State("live-seen", "data"),
-        State({"type": "live-light", "key": ALL}, "id"),
+        State({"type": "live-frame", "key": ALL}, "id"),
     )
     async def follow(beat: int | None, chosen: list[str], seen: Any, places: list[dict[str, str]]) -> tuple:
         still = ([no_update] * len(places), [no_update] * len(places), no_update, no_update)

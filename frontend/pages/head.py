@@ -10,8 +10,7 @@ from dash import html
 
 from frontend.attributes import hyphened
 from frontend.client import Client
-from frontend.figure import sent
-from frontend.filling import depends, fill
+from frontend.filling import depends, fill, shown
 from frontend.panel import icon, slot
 from frontend.places import Place, sides_of
 from frontend.state import Material, PageState
@@ -50,7 +49,7 @@ async def _at_once(client: Client, place: Place, state: PageState, material: Mat
         filled = await asyncio.wait_for(fill(client, place, state, material), PATIENCE)
     except TimeoutError:
         return slot(place)
-    return slot(place, filled.panel, sent(filled.figure), filled.seen(depends(place, state, material)))
+    return slot(place, shown(filled, depends(place, state, material)))
 
 
 def rest(family: str, curated: Iterable[Place], material: Material) -> list[Place]:

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 from dash import dcc, html
 
-from frontend.attributes import hyphened
+from frontend import folded
 from frontend.client import Client
 from frontend.figure import sent
 from frontend.pages.head import page
-from frontend.panel import plain_plate
+from frontend.panel import graph, plain_plate
 from frontend.state import Material, PageState
 from frontend.views import timeline
 
@@ -97,12 +97,12 @@ async def read(client: Client, chosen: Sequence[str]) -> list[Mapping[str, Any]]
     return list(await asyncio.gather(*(client.live_run(name) for name in chosen)))
 
 
-def figures(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A figure for each quantity, None for one that was not recorded."""
+def figures(runs: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """A figure for each quantity, as the browser takes it; None for one that was not recorded."""
     told = [(run["name"], run["points"]) for run in runs]
     recorded = {name for _, points in told for point in points for name in point if timeline.known_any(point, name)}
     return {
-        name: sent(timeline.draw(told, name, unit)) if name in recorded else None
+        name: folded.told(sent(timeline.draw(told, name, unit))) if name in recorded else None
         for name, (_, unit, _, _) in QUANTITIES.items()
     }
 
@@ -139,13 +139,7 @@ def trainers(runs: Sequence[Mapping[str, Any]]) -> html.Section:
 def _plate(quantity: str) -> html.Div:
     title, unit, question, source = QUANTITIES[quantity]
     key = {"key": quantity}
-    frame = html.Div(
-        id={"type": "live-frame"} | key,
-        role="img",
-        className="figure",
-        style={"flexBasis": f"{timeline.HEIGHT}px", "minHeight": f"{timeline.HEIGHT}px"},
-        **hyphened({"aria-label": f"{title} over training steps"}),
-    )
+    frame = graph(f"{title} over training steps", timeline.HEIGHT, id={"type": "live-frame"} | key)
     told = html.P(question, id={"type": "live-reading"} | key, className="reading")
     notes = (
         unit,
@@ -153,7 +147,7 @@ def _plate(quantity: str) -> html.Div:
         "no null is drawn: the page of the measure has one",
     )
     body = plain_plate(title, [told, frame], notes=(*notes, source))
-    return html.Div([dcc.Store(id={"type": "live-light"} | key), body], className="slot span-6")
+    return html.Div(body, className="slot span-6")
 
 
 def _table(runs: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> html.Table:

@@ -65,6 +65,12 @@ def walk(component):
     return [component, *walk(children)] if hasattr(component, "to_plotly_json") else []
 
 
+def slots_of(page):
+    """Key to content of each slot on the page, as the browser reads it."""
+    slots = [c for c in walk(page) if hasattr(c, "data-panel")]
+    return {c.id["key"]: json.loads(c.to_plotly_json()["props"]["data-panel"]) for c in slots}
+
+
 def words_of(component):
     if isinstance(component, list | tuple):
         return " ".join(words_of(c) for c in component)
@@ -113,12 +119,8 @@ async def test_every_page_has_one_h1_and_the_shell_around_it(client, path):
 
 
 async def test_a_measure_no_page_knows_appears_on_its_familys_page(client):
-    page = await content(client, "/routing", "")
-    keys = [c.id["key"] for c in walk(page) if isinstance(getattr(c, "id", None), dict) and c.id["type"] == "place"]
-    assert any(k.startswith("planted_new_measure") for k in keys)
-    assert any(
-        "planted_scalar" in str(c.id) for c in walk(await content(client, "/coupling", "")) if getattr(c, "id", None)
-    )
+    assert "planted_new_measure-one" in slots_of(await content(client, "/routing", ""))
+    assert "planted_scalar-one" in slots_of(await content(client, "/coupling", ""))
 
 
 def test_only_page_headers_name_measures():
@@ -166,17 +168,19 @@ async def test_a_stored_answer_is_drawn_with_all_that_must_stand_beside_it(full)
 
 
 async def test_the_first_panels_come_with_their_page_if_the_store_has_them(full, client):
-    def states(page):
-        return {
-            c.id["key"]: c.data
-            for c in walk(page)
-            if isinstance(getattr(c, "id", None), dict) and c.id["type"] == "light"
-        }
+    laid = slots_of(await content(full, "/routing", ""))
+    assert [bool(c.get("figure")) for c in laid.values()][:3] == [True, True, False]
+    assert laid["expert_load-one"]["figure"]["data"] and laid["expert_load-one"]["plate"]["type"] == "Section"
+    assert "is-loading" in laid["signature_similarity-one"]["plate"]["props"]["className"]
+    assert not any(c.get("figure") for c in slots_of(await content(client, "/routing", "")).values())
 
-    drawn = states(await content(full, "/routing", ""))
-    assert [bool(figure) for figure in drawn.values()][:3] == [True, True, False]
-    assert drawn["expert_load-one"]["data"]
-    assert not any(states(await content(client, "/routing", "")).values())
+
+async def test_a_page_laid_anew_is_never_taken_for_the_one_before(full):
+    first, again = [
+        {getattr(c, "data-laid") for c in walk(await content(full, "/routing", "")) if hasattr(c, "data-laid")}
+        for _ in range(2)
+    ]
+    assert len(first) == len(again) > 3 and not first & again
 
 
 async def test_the_menu_is_told_as_text_that_the_browser_makes_into_elements(full):
