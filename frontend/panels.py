@@ -45,7 +45,7 @@ async def filled(client: Client, path: str, search: str, wanted: list[Mapping[st
         return
     state, gate = parse(path, search, material), asyncio.Semaphore(AT_ONCE)
 
-    async def one(index: int) -> Content | None:
+    async def found(index: int) -> Content | None:
         if wanted[index].get("ask"):  # all at once: what runs, runs in the order asked
             content = await _content(client, state, material, wanted[index])
         else:
@@ -53,7 +53,7 @@ async def filled(client: Client, path: str, search: str, wanted: list[Mapping[st
                 content = await _content(client, state, material, wanted[index])
         return content and {"index": index} | content
 
-    tasks = [asyncio.create_task(one(index)) for index in range(len(wanted))]
+    tasks = [asyncio.create_task(found(index)) for index in range(len(wanted))]
     try:
         for task in asyncio.as_completed(tasks):
             if (content := await task) is not None:

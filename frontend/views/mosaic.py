@@ -49,7 +49,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
             )
             if here:
                 ends = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
-                shape(figure, "rect", line={"color": T["ink"], "width": 1.5}, **ends)
+                shape(figure, "rect", 1, line={"color": T["ink"], "width": 1.5}, **ends)
     axes(figure, "x", visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
     rows = [z.shape[0], -max(1.4, 0.16 * n)]
     axes(figure, "y", visible=False, range=rows, scaleanchor="x", constrain="domain", constraintoward="top")
