@@ -28,6 +28,7 @@ BITS = "information about the category (bits), mean over layers"
 ANGLE = math.acos(0.6)
 UNEVEN = np.array([1, 1, 0, 0, 0, 0])
 OF_THE_DEAD = (slice(None), DEAD)
+STEPS_ALIKE = Cell(lambda s: alike(s.values[:, 1], s.values[:, 0]))
 
 
 def _on_two(s):
@@ -168,9 +169,21 @@ EXPERTS: dict[str, dict[str, Cell]] = {
     "token_context_split": {**GAUGE, "collapsed": everywhere(0)},
     "vocabulary_specialisation": {**GAUGE, "collapsed": everywhere(1)},
     "centroid_map": {
-        # Two checkpoints with the same tokens: the second six points are the first six.
-        "common": Cell(lambda s: alike(s.values[6:], s.values[:6])),
-        "dead": Cell(lambda s: close(np.flatnonzero(np.isnan(s.values).any(-1)), [6 + DEAD])),
+        # Two checkpoints with the same tokens: the second has the points of the first.
+        "common": STEPS_ALIKE,
+        "dead": Cell(
+            lambda s: close(np.argwhere(np.isnan(s.values).any(-1)), [[layer, 1, DEAD] for layer in (0, 1, 2)])
+        ),
+    },
+    "router_row_map": {
+        "common": STEPS_ALIKE,
+        "dead": STEPS_ALIKE,
+        "duplicated": Cell(lambda s: alike(s.values[:, 1, TWIN[0]], s.values[:, 1, TWIN[1]])),
+        "identical": Cell(lambda s: alike(s.values[:, 1], s.values[:, 1, :1].repeat(6, 1))),
+    },
+    "living_experts": {
+        "collapsed": at(1, UNEVEN),
+        "dead": both(at((1, *OF_THE_DEAD), 0), fact("deaths", 3)),
     },
     "centroid_trajectory": {"common": everywhere(0), "dead": NAN_AT_THE_DEAD},
     "router_saturation": {

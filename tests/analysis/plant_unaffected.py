@@ -26,6 +26,8 @@ UNAFFECTED: dict[str, tuple[str, ...]] = {
     "output_similarity": ("subset",),
     "centred_kernel_alignment": ("turned", "subset"),
     "expert_embedding": ("turned",),
+    "router_row_map": OF_ROWS,
+    "living_experts": ("common", "turned", "identical", "duplicated", "rotated", "disjoint", "nested", "subset"),
 }
 
 TOO_FEW: dict[str, tuple[str, ...]] = {

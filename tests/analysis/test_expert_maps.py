@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.errors import BadKnob, NotComparable, TooFew
+from analysis.errors import NotComparable, TooFew
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
 from analysis.projections.mds import classical_scaling
@@ -101,7 +101,7 @@ def test_an_expert_that_is_dead_at_one_checkpoint_has_no_path():
     assert np.isnan(result.values[0]).tolist() == [False, True, False]
     assert result.facts["experts with tokens at all checkpoints"] == 2
     plane = evaluate(get("centroid_map"), tuple(sides), {"centroid": "plain"})
-    assert np.isnan(plane.values[7]).all() and np.isnan(plane.values).any(1).sum() == 1
+    assert np.isnan(plane.values[0, 2, 1]).all() and np.isnan(plane.values).any(-1).sum() == 1
 
 
 def test_one_checkpoint_is_no_track_and_different_models_have_none():
@@ -112,18 +112,67 @@ def test_one_checkpoint_is_no_track_and_different_models_have_none():
         evaluate(get("centroid_trajectory"), walk(square()) + other, {})
 
 
-def test_a_common_frame_keeps_a_flat_walk_as_it_is():
+def flat_walk():
+    """Two layers at three steps whose points move within a plane of their own."""
+    places = torch.zeros(3, 2, 4, 6, dtype=torch.float64)
+    drawn = torch.randn(2, 3, 1, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    places[:, :1, :, :2], places[:, 1:, :, 3:5] = drawn
+    return places
+
+
+def rows_side(rows, label):
+    """A checkpoint that brings its router rows [layer, expert, model] and nothing else."""
+    shape = Shape(tuple(map(str, range(len(rows)))), rows.shape[1], 2, rows.shape[2], 4)
+    return Inputs(shape, {}, {"router_weight": rows}, label)
+
+
+@pytest.mark.parametrize("name", ["centroid_map", "router_row_map"])
+def test_a_common_frame_keeps_a_flat_walk_as_it_is(name):
     """Movement within one plane: distances on the map are the true ones, across checkpoints too."""
-    places = torch.zeros(3, 1, 4, 6, dtype=torch.float64)
-    places[..., :2] = torch.randn(3, 1, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    places = flat_walk()
+    if name == "centroid_map":
+        result = evaluate(get(name), walk(list(places)), {"centroid": "plain"})
+    else:
+        sides = tuple(rows_side(rows, str(100 * i)) for i, rows in enumerate(places))
+        result = evaluate(get(name), sides, {"form": "raw"})
+    for layer in (0, 1):
+        true = torch.cdist(places[:, layer].reshape(12, 6), places[:, layer].reshape(12, 6)).numpy()
+        shown = torch.from_numpy(result.values[layer].reshape(12, 2))
+        np.testing.assert_allclose(torch.cdist(shown, shown).numpy(), true, atol=1e-6)
+        assert result.facts[f"variance shown, layer {layer}"] == pytest.approx(1)
+    assert [axis.name for axis in result.axes] == ["layer", "step", "expert", "coordinate"]
+    assert result.axes[1].labels == ("0", "100", "200") and result.axes[2].labels[1] == "E1"
+
+
+def test_a_turn_of_the_whole_run_turns_no_map():
+    """The frame is of the points alone: turning the space they lie in changes no coordinate."""
+    rows = torch.randn(3, 2, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    turn = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(5))).Q
+    one, other = (
+        evaluate(get("router_row_map"), tuple(rows_side(r, str(i)) for i, r in enumerate(seen)), {}).values
+        for seen in (rows, rows @ turn)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+def test_what_all_rows_share_is_no_movement_of_a_router_row():
+    rows = torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    sides = tuple(rows_side(rows + shift, str(shift)) for shift in (0, 1, 5))
+    centred = evaluate(get("router_row_map"), sides, {})
+    np.testing.assert_allclose(centred.values[:, 1:], np.repeat(centred.values[:, :1], 2, 1), atol=1e-9)
+    assert centred.facts["mean path length"] == pytest.approx(0, abs=1e-9)
+    moved = evaluate(get("router_row_map"), sides, {"form": "raw"})
+    assert moved.facts["mean path length"] == pytest.approx(5 * math.sqrt(6))
+
+
+def test_a_layer_whose_points_are_all_the_same_is_blank_and_the_others_are_not():
+    places = flat_walk()
+    places[:, 0] = 3
     result = evaluate(get("centroid_map"), walk(list(places)), {"centroid": "plain"})
-    true = torch.cdist(places.reshape(12, 6), places.reshape(12, 6)).numpy()
-    shown = torch.from_numpy(result.values)
-    np.testing.assert_allclose(torch.cdist(shown, shown).numpy(), true, atol=1e-6)
-    assert result.facts["variance on PC 1"] + result.facts["variance on PC 2"] == pytest.approx(1)
-    assert result.axes[0].labels[4:6] == ("100 E0", "100 E1") and result.axes[0].groups[4] == "100"
-    with pytest.raises(BadKnob, match="layer=1"):
-        evaluate(get("centroid_map"), walk(list(places)), {"layer": 1})
+    assert np.isnan(result.values[0]).all() and np.isfinite(result.values[1]).all()
+    assert any(caveat.startswith("NaN: layer 0: all 12 points are the same") for caveat in result.caveats)
+    with pytest.raises(TooFew, match="are the same"):
+        evaluate(get("centroid_map"), walk(list(places[:, :1])), {"centroid": "plain"})
 
 
 def embedded(world, change=lambda batch: batch, **knobs):

@@ -20,6 +20,7 @@ NOT_NOMINAL = {
     ("expert_coverage", "count=served"): "how many are dropped is drawn anew, though the value is of as many as were",
     ("expert_coverage", "by=prompts"): "each prompt uses each expert: the same number in every draw",
     ("grassmann_distance", "form=score"): "blind slots have no score but for a handful of cells",
+    ("living_experts", ""): "1 in every draw, and the band is 1 to 1",
     ("principal_angles", ""): "the band is of unrelated subspaces; blind experts share tokens, which a mean shows",
 }
 DEFAULTS_ONLY = (
