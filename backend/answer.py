@@ -193,7 +193,13 @@ class Answering:
         return {
             "key": question.key,
             "checkpoints": [
-                {"id": c.id, "fingerprint": c.fingerprint, "dtype": c.dtype, "router": c.router}
+                {
+                    "id": c.id,
+                    "fingerprint": c.fingerprint,
+                    "revision": c.revision,
+                    "dtype": c.dtype,
+                    "router": c.router,
+                }
                 for c in question.checkpoints
             ],
             "prompts": {"name": prompts.name, "digest": prompts.digest, "count": len(prompts.prompts)}

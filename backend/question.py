@@ -142,8 +142,9 @@ def _check_steps(measure: Measure, checkpoints: Sequence[Checkpoint], seen: str)
         )
     if len({c.id for c in checkpoints}) < len(checkpoints):
         raise Refusal(f"{measure.name} follows checkpoints in order, and one is named twice: {seen}.")
-    steps = [c.step for c in checkpoints if c.step is not None]
-    if len({c.run for c in checkpoints}) == 1 and len(steps) == len(checkpoints) and steps != sorted(steps):
+    places = [c.place for c in checkpoints]
+    known = all(c.step is not None or c.tokens is not None for c in checkpoints)
+    if len({c.run for c in checkpoints}) == 1 and known and places != sorted(places):
         raise Refusal(f"{measure.name} follows checkpoints in the order of training; these are not: {seen}.")
 
 

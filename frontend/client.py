@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +152,11 @@ class Client:
         return (
             await self._send("POST", "/checkpoints", json={"source": source} | ({"name": name} if name else {}))
         ).json()
+
+    async def register_run(self, sources: Sequence[str], name: str | None = None) -> Mapping[str, Any]:
+        """Register the steps of a run: a folder of them, or `owner/name@revision` for each."""
+        self._kept.pop("checkpoints", None)
+        return (await self._send("POST", "/checkpoints/runs", json={"sources": list(sources), "name": name})).json()
 
     async def unregister(self, checkpoint: str) -> None:
         """Forget a registered checkpoint; its files stay."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.runs import fetch_run
 from backend.checkpoints.scanning import scan, unique
 from backend.checkpoints.source import fetch, read_folder
 from backend.errors import Conflict, NotFound, Refusal
@@ -66,6 +68,23 @@ class Checkpoints:
         self._store.add_checkpoint(asdict(found))
         return found
 
+    def register_run(self, sources: Sequence[str], name: str | None = None) -> list[Checkpoint]:
+        """Keep all steps of a run in the order of training, or none; raises `Refusal`, `Unavailable` or `Conflict`."""
+        found = fetch_run(sources, self._settings, self._digests, name)
+        run, every = found[0].run, self.list()
+        same = {c.folder: c for c in every if c.run == run and not c.error}
+        if all(c.folder in same for c in found):
+            return [same[c.folder] for c in found]
+        if any(c.run == run for c in every):
+            raise Conflict(f"There is a run {run!r} already, with other steps; choose another name.")
+        taken = {c.id for c in every}
+        if clash := [c.id for c in found if c.id in taken]:
+            raise Conflict(f"There is a checkpoint {clash[0]!r} already; choose another name for the run.")
+        kept = [replace(c, registered=True) for c in found]
+        for checkpoint in kept:
+            self._store.add_checkpoint(asdict(checkpoint))
+        return kept
+
     def delete(self, name: str) -> None:
         """Forget a registered one; its files and answers stay.
 
@@ -96,9 +115,8 @@ class Checkpoints:
             now = read_folder(Path(was.folder), self._roots(was), self._digests)
         except (Refusal, OSError) as error:
             return replace(was, error=str(error))
-        return replace(
-            now, id=was.id, source=was.source, revision=was.revision, run=was.run, step=was.step, registered=True
-        )
+        kept = {n: getattr(was, n) for n in ("id", "source", "revision", "run", "step", "stage", "tokens")}
+        return replace(now, **kept, registered=True)
 
     def _hashed(self, checkpoint: Checkpoint) -> Checkpoint:
         now = read_folder(Path(checkpoint.folder), self._roots(checkpoint), self._digests, hash_all=True)

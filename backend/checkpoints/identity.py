@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from backend.checkpoints.labels import place
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -16,6 +18,7 @@ class Checkpoint:
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
     An imported trace has no model: `trace` is the format it came in, `prompts` the set that it is of, `statistics` what
     it decides, and `folder` the file that the store keeps of it.
+    `step`, `stage` and `tokens` say where in its run it stands, as far as its name or the run's own files tell.
     """
 
     id: str
@@ -47,6 +50,13 @@ class Checkpoint:
     trace: str | None = None
     prompts: str | None = None
     statistics: tuple[str, ...] = ()
+    stage: str | None = None
+    tokens: int | None = None
+
+    @property
+    def place(self) -> tuple[tuple[int, ...], int, int]:
+        """Its place in the order of its run."""
+        return place(self.stage, self.step, self.tokens)
 
     def gives(self, statistic: str) -> bool:
         """Whether this statistic can be had of it: of a model any, of a trace those it decides."""

@@ -1,4 +1,4 @@
-"""The checkpoints that lie under the roots: RUN/step-NNNNN, or any folder with a model in it."""
+"""The checkpoints that lie under the roots: RUN/STEP, named as `labels` reads it, or any folder with a model in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
-from backend.checkpoints.source import read_folder, run_and_step
+from backend.checkpoints.source import read_folder, run_and_label
 from backend.errors import Refusal
 
 
@@ -24,7 +24,7 @@ def scan(roots: tuple[Path, ...], digests: Digests | None = None) -> list[Checkp
             if taken is not checkpoint and taken.folder != checkpoint.folder:
                 name = unique(checkpoint.id, set(found))
                 found[name] = replace(checkpoint, id=name)
-    return sorted(found.values(), key=lambda c: (c.run or c.id, c.step or 0, c.id))
+    return sorted(found.values(), key=lambda c: (c.run or c.id, c.place, c.id))
 
 
 def unique(name: str, taken: set[str]) -> str:
@@ -39,7 +39,7 @@ def unique(name: str, taken: set[str]) -> str:
 def _folders(root: Path) -> list[Path]:
     found = []
     for child in _subfolders(root):
-        steps = [step for step in _subfolders(child) if run_and_step(step)[0] or _is_model(step)]
+        steps = [step for step in _subfolders(child) if run_and_label(step)[0] or _is_model(step)]
         found += [child] if _is_model(child) else steps
     return found
 
@@ -74,12 +74,13 @@ def _read(folder: Path, seen: tuple, roots: tuple[Path, ...], digests: Digests) 
     try:
         return read_folder(folder, roots, digests)
     except (Refusal, OSError) as error:
-        run, step = run_and_step(folder)
+        run, label = run_and_label(folder)
         return Checkpoint(
             id=f"{run}/{folder.name}" if run else folder.name,
             source=str(folder),
             folder=str(folder.resolve()),
             run=run,
-            step=step,
+            step=label.step if label else None,
+            stage=label.stage if label else None,
             error=str(error),
         )

@@ -15,6 +15,8 @@ from backend.checkpoints.digests import Digests, folder_stamp
 from backend.checkpoints.facts import facts, read_config
 from backend.checkpoints.headers import read_headers, weight_files
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.labels import Label, read
+from backend.checkpoints.tokens import tokens_at
 from backend.errors import Refusal
 from backend.settings import Settings
 
@@ -33,8 +35,7 @@ TOKENIZER = (
     "merges.txt",
 )
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_STEP = re.compile(r"step-(\d+)")
+HUB_ID = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 
 
 def inspect(source: str, settings: Settings, revision: str | None = None) -> Checkpoint:
@@ -54,7 +55,7 @@ def fetch(source: str, settings: Settings, revision: str | None, digests: Digest
     folder, sha = hub.download(source, revision, settings.hub_token)
     # The hub's own cache links into its blobs, outside any root of ours.
     found = read_folder(folder, None, digests, hash_all=True)
-    return replace(found, id=source, source=source, revision=sha, run=None, step=None)
+    return replace(found, id=source, source=source, revision=sha, run=None, step=None, stage=None, tokens=None)
 
 
 def local_folder(source: str, settings: Settings) -> Path | None:
@@ -71,7 +72,7 @@ def local_folder(source: str, settings: Settings) -> Path | None:
             raise Refusal(
                 f"{source} is a file; a checkpoint is the folder that holds config.json and model.safetensors."
             )
-    if _HUB_ID.fullmatch(source) and ".." not in source:
+    if re.fullmatch(HUB_ID, source) and ".." not in source:
         return None
     roots = ", ".join(str(root) for root in settings.checkpoint_roots)
     if not inside:
@@ -97,23 +98,26 @@ def read_folder(folder: Path, roots: tuple[Path, ...] | None, digests: Digests, 
     stamp = folder_stamp(files)
     tensors = read_headers(folder)
     known = facts(raw, tensors, str(folder))
-    run, step = run_and_step(folder)
+    run, label = run_and_label(folder)
+    step = label.step if label else None
     return Checkpoint(
         id=f"{run}/{folder.name}" if run else folder.name,
         source=_shown(folder),
         folder=str(folder.resolve()),
         run=run,
         step=step,
+        stage=label.stage if label else None,
+        tokens=tokens_at(folder, step),
         stamp=stamp,
         fingerprint=_fingerprint(raw, files[1:], digests, hash_all),
         **known,
     )
 
 
-def run_and_step(folder: Path) -> tuple[str | None, int | None]:
-    """RUN and N of a folder RUN/step-N, or nothing."""
-    found = _STEP.fullmatch(folder.name)
-    return (folder.resolve().parent.name, int(found[1])) if found else (None, None)
+def run_and_label(folder: Path) -> tuple[str | None, Label | None]:
+    """RUN and what STEP says of a folder RUN/STEP, or nothing."""
+    found = read(folder.name)
+    return (folder.resolve().parent.name, found) if found else (None, None)
 
 
 def current_stamp(folder: Path) -> str:

@@ -47,6 +47,10 @@ class Door(Protocol):
         """Keep the trace of a file under a name; `said` are the options that name what the file does not."""
         ...
 
+    def register_run(self, sources: Sequence[str], name: str | None) -> dict[str, Any]:
+        """Keep the steps of a run, in order."""
+        ...
+
     def prompts(self) -> list[dict[str, Any]]:
         """All prompt sets, without texts."""
         ...

@@ -42,6 +42,19 @@ def checkpoints_add(source: Annotated[str, typer.Argument(help="A folder or a hu
         typer.echo(json.dumps(door.register(source), indent=2))
 
 
+@checkpoints.command("add-run")
+def checkpoints_add_run(
+    sources: Annotated[list[str], typer.Argument(help="A folder of steps, or OWNER/NAME@REVISION once for each step.")],
+    name: Annotated[
+        str | None, typer.Option(help="What the run is called; else its folder's or repository's name.")
+    ] = None,
+) -> None:
+    """Register the steps of a run in the order of training, read from their names."""
+    with open_door(Settings.from_environment()) as door:
+        found = door.register_run(sources, name)
+    _show(found["checkpoints"], ("id", "step", "tokens", "stage", "revision", "source"), as_json=False)
+
+
 @checkpoints.command("inspect")
 def checkpoints_inspect(source: Annotated[str, typer.Argument(help="A folder or a hub id.")]) -> None:
     """Say what a checkpoint is, without keeping or loading it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,14 @@ class LocalDoor:
         of = self._prompts.find(prompts) if prompts else None
         traces = Traces(self._settings, self._store, checkpoints, self._prompts)
         return traces.add(Path(path), name, Options.said(said), of).to_json()
+
+    def register_run(self, sources: Sequence[str], name: str | None) -> dict[str, Any]:
+        """Keep its steps; at one's own terminal they may lie anywhere."""
+        settings = self._settings
+        for source in sources:
+            settings = _trusting(settings, source)
+        kept = Checkpoints(settings, self._store).register_run(sources, name)
+        return {"run": kept[0].run, "checkpoints": [c.to_json() for c in kept]}
 
     def prompts(self) -> list[dict[str, Any]]:
         """All sets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,11 @@ class RemoteDoor:
         data |= {key: str(value) for key, value in said.items() if value is not None}
         with file.open("rb") as opened:
             return self._send("POST", "/traces", files={"file": (file.name, opened)}, data=data).json()
+
+    def register_run(self, sources: Sequence[str], name: str | None) -> dict[str, Any]:
+        """Keep its steps."""
+        body = {"sources": [_absolute(source) for source in sources], "name": name}
+        return self._send("POST", "/checkpoints/runs", json=body).json()
 
     def prompts(self) -> list[dict[str, Any]]:
         """All sets."""

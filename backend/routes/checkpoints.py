@@ -23,6 +23,15 @@ class Registration(BaseModel):
     name: str | None = Field(None, min_length=1, max_length=200)
 
 
+class RunRegistration(BaseModel):
+    """A folder of steps, or steps one by one, to keep as one run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sources: list[Annotated[str, Field(max_length=4096)]] = Field(min_length=1, max_length=1000)
+    name: str | None = Field(None, min_length=1, max_length=100, pattern=r"^[\w.-]+$")
+
+
 @router.get("")
 def every(services: Running) -> dict[str, Any]:
     """Those that lie under the roots, by run and step, then the registered ones."""
@@ -33,6 +42,13 @@ def every(services: Running) -> dict[str, Any]:
 def register(services: Running, wanted: Registration) -> dict[str, Any]:
     """Keep a folder or hub id; the weights of a hub id are fetched now, safetensors only."""
     return services.checkpoints.register(wanted.source, wanted.revision, wanted.name).to_json()
+
+
+@router.post("/runs", status_code=201)
+def register_run(services: Running, wanted: RunRegistration) -> dict[str, Any]:
+    """Keep all steps of a run in order: a folder of steps, or revisions of one repository as `owner/name@revision`."""
+    kept = services.checkpoints.register_run(wanted.sources, wanted.name)
+    return {"run": kept[0].run, "checkpoints": [c.to_json() for c in kept]}
 
 
 @router.get("/inspect")

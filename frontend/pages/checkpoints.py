@@ -25,7 +25,7 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
         "A click on a step makes it A, a click with shift makes it B.",
         (f"{count} checkpoints", f"{runs} runs", "headers read only; weights load when a question needs them"),
     )
-    side = html.Div([_register(), html.Div(id="facts-of-a")], className="span-4 stack")
+    side = html.Div([_register(), _register_run(), html.Div(id="facts-of-a")], className="span-4 stack")
     return page(
         "Checkpoints",
         "The models every figure is about: a folder of safetensors with its config, or a hub id.",
@@ -92,6 +92,29 @@ def _register() -> html.Section:
         [form, html.Div(id="register-told", role="status")],
         reading="Only config and safetensors headers are read; a pickle is refused. Routes and counts made elsewhere "
         "come in with moe-geometry import FILE --as NAME.",
+    )
+
+
+def _register_run() -> html.Section:
+    entry = dcc.Textarea(
+        id="run-sources",
+        placeholder="owner/name@step1000-tokens4B\nowner/name@step2000-tokens8B",
+        className="entry-lines",
+    )
+    name = dcc.Input(id="run-name", type="text", placeholder="as the folder or repository", className="entry wide")
+    form = html.Div(
+        [
+            html.Label([html.Span("Steps, one a line, or a folder of steps"), entry], className="field column"),
+            html.Label([html.Span("Name"), name], className="field column"),
+            html.Button("Register run", id="run-go", type="button", className="primary"),
+        ],
+        className="form",
+    )
+    return plain_plate(
+        "Register a run",
+        [form, html.Div(id="run-told", role="status")],
+        reading="Names like step1000-tokens4B, iter_0001000, global_step100 or checkpoint-500 say the order; revisions "
+        "are pinned to their commits.",
     )
 
 
