@@ -10,11 +10,12 @@ from typing import Any
 
 from frontend.answer import Answer
 from frontend.client import Client, Job, NotAsked, Refusal
+from frontend.clock import clock_of
 from frontend.figure import Figure, height_of, sent
 from frontend.panel import Panel, plate
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values
-from frontend.views import Side, draw, draw_runs
+from frontend.views import Side, draw, draw_runs, draw_series
 
 Outcome = Answer | NotAsked | Job | Refusal
 
@@ -66,7 +67,9 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
         missing=any(not a.needed and isinstance(o, NotAsked) for a, o in found),
     )
     needed = [o for a, o in found if a.needed]
-    if place.sides == "runs" and any(side.role != "control" for side in sides):
+    # A series that waits for jobs shows the steps it has; one that was asked in part only can still be asked.
+    grows = place.sides == "runs" or (place.sides == "series" and bool(jobs))
+    if grows and any(side.role != "control" for side in sides):
         needed = [o for o in needed if isinstance(o, Answer)]
     refused = next((o for o in needed if isinstance(o, Refusal)), None)
     if refused is not None:
@@ -75,18 +78,23 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
         return Filled(replace(base, state="running"))
     if not all(isinstance(o, Answer) for o in needed):
         return Filled(replace(base, state="not-asked"))
-    return _drawn(replace(base, state="partial" if jobs else "done", sides=sides), state)
+    return _drawn(replace(base, state="partial" if jobs else "done", sides=sides), state, material)
 
 
 def _sides(found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
     return tuple(Side(a.role, a.label, o) for a, o in found if isinstance(o, Answer))
 
 
-def _drawn(panel: Panel, state: PageState) -> Filled:
-    if panel.place.sides == "runs":
+def _drawn(panel: Panel, state: PageState, material: Material) -> Filled:
+    place, clock = panel.place, clock_of(material, state)
+    if place.sides == "runs":
         figure, scale = draw_runs(panel.sides), None
+    elif place.sides == "series" and clock is not None:
+        figure, scale = draw_series(panel.sides, state.layer, clock, place.span), None
     else:
-        figure, scale = draw(panel.sides, state.layer, "b - a" in panel.sides[0].answer.unit, panel.place.span)
+        clock = clock if place.sides == "steps" else None
+        difference = "b - a" in panel.sides[0].answer.unit
+        figure, scale = draw(panel.sides, state.layer, difference, place.span, clock)
     return Filled(replace(panel, scale=scale, height=height_of(figure)), figure)
 
 
@@ -126,4 +134,6 @@ def depends(place: Place, state: PageState, material: Material) -> str:
     except Refusal as refusal:
         return f"refused: {refusal}"
     by_layer = "layer" in (material.measure(place.measure) or {}).get("axes", ())
-    return json.dumps([bodies, state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None])
+    clock = clock_of(material, state) if place.sides in ("steps", "series") else None
+    told = [state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None]
+    return json.dumps([bodies, *told, clock.told if clock else None])

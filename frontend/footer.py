@@ -43,13 +43,6 @@ def _facts(panel: Panel) -> list[str]:
         return [t for t in (str(panel.measure.get("unit") or ""), source) if t]
     answer = panel.sides[0].answer
     tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
-    runs = panel.place.sides == "runs"
-    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
-    names = (
-        f"{len({s.label for s in panel.sides})} runs, hollow: step 0; soft and dense runs choose nothing"
-        if runs
-        else " | ".join(dict.fromkeys(named))
-    )
     interval = (
         f"interval: {answer.interval.level:.0%}, {answer.interval.how}"
         if answer.interval
@@ -59,7 +52,22 @@ def _facts(panel: Panel) -> list[str]:
         f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
         for k, v in list(answer.facts.items())[: FACTS if panel.place.sides in ("one", "both", "steps") else 0]
     ]
-    return [t for t in (answer.unit, tokens, names, interval, *extra, source) if t]
+    return [t for t in (answer.unit, tokens, _names(panel), interval, *extra, *_of_series(panel), source) if t]
+
+
+def _names(panel: Panel) -> str:
+    if panel.place.sides == "runs":
+        return f"{len({s.label for s in panel.sides})} runs, hollow: step 0; soft and dense runs choose nothing"
+    if panel.place.sides == "series":
+        return f"A {panel.asked[0].question.checkpoints[0].rsplit('/', 1)[0]}, {len(panel.sides)} steps"
+    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
+    return " | ".join(dict.fromkeys(named))
+
+
+def _of_series(panel: Panel) -> list[str]:
+    if panel.place.sides != "series" or panel.sides[0].answer.values.ndim != 3:
+        return []
+    return ["whiskers and band: mean of the pairs' own bounds, at least as wide as those of the mean"]
 
 
 def _null_fact(answer: Answer) -> html.Span:

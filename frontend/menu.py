@@ -12,6 +12,7 @@ from frontend.attributes import hyphened
 from frontend.folded import folded
 
 if TYPE_CHECKING:
+    from frontend.client import Question
     from frontend.panel import Panel
 
 
@@ -37,7 +38,8 @@ def _lines(panel: Panel, settings: Sequence) -> list:
         _act("expand", "Full size", "full", "f"),
     ]
     if drawn:
-        key = panel.sides[0].answer.key
+        series = panel.place.sides == "series"
+        key = " ".join(s.answer.key for s in panel.sides) if series else panel.sides[0].answer.key
         lines += [_act("table", "As a table", "table", "v", **hyphened({"data-answer": key})), html.Hr()]
         lines += [html.Div([_act("down", "PNG", "png"), _act("", "SVG", "svg")], className="menu-pair")]
         files = [
@@ -49,7 +51,8 @@ def _lines(panel: Panel, settings: Sequence) -> list:
             )
             for name in ("csv", "parquet", "npy")
         ]
-        lines += [html.Div(files, className="menu-pair"), html.Hr()]
+        # A series is many answers: its table has them all, and the command line asks for each.
+        lines += [html.Hr()] if series else [html.Div(files, className="menu-pair"), html.Hr()]
     if settings:
         lines += [html.Div(list(settings), className="menu-settings"), html.Hr()]
     if panel.asked:
@@ -102,7 +105,11 @@ def _python(panel: Panel) -> str:
 
 
 def _command(panel: Panel) -> str:
-    question = panel.asked[0].question
+    asked = panel.asked if panel.place.sides == "series" else panel.asked[:1]
+    return "\n".join(_line(one.question) for one in asked)
+
+
+def _line(question: Question) -> str:
     line = "moe-geometry ask " + " ".join(f"--checkpoint {c}" for c in question.checkpoints)
     line += f" --prompts {question.prompts}" if question.prompts else ""
     line += f" --measure {question.measure}"

@@ -17,7 +17,7 @@ from frontend.folded import told
 from frontend.footer import foot
 from frontend.menu import menu
 from frontend.places import Asked, Place
-from frontend.readings import caution, sentence, sentence_of_runs
+from frontend.readings import caution, sentence, sentence_of_runs, sentence_of_series
 from frontend.scales import Scale
 from frontend.views import Side
 
@@ -124,7 +124,8 @@ def plate(panel: Panel) -> html.Section:
 
 def _reading(panel: Panel) -> str:
     if panel.sides and not panel.old:
-        return sentence_of_runs(panel.sides) if panel.place.sides == "runs" else sentence(panel.sides)
+        told = {"runs": sentence_of_runs, "series": sentence_of_series}.get(panel.place.sides, sentence)
+        return told(panel.sides)
     return str(panel.measure.get("question") or "")
 
 

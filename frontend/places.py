@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from frontend import words
 from frontend.client import Question, Refusal
+from frontend.clock import clock_of
 from frontend.state import Material, PageState, knob_values
 
-Sides = Literal["one", "pair", "both", "runs", "steps"]
+Sides = Literal["one", "pair", "both", "runs", "steps", "series"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Place:
     """Where a panel stands and how it is asked.
 
     `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends;
-    all steps of one run in a measure of ordered checkpoints.
+    all steps of one run in a measure of ordered checkpoints; a series of all its steps, a question each.
     """
 
     measure: str
@@ -61,8 +62,8 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
     knobs = knob_values(measure, state.knobs, place.knobs)
     if place.sides == "runs":
         return _runs(place, state, material, prompts, knobs)
-    if place.sides == "steps":
-        return _steps(place, state, material, prompts, knobs)
+    if place.sides in ("steps", "series"):
+        return _of_run(place, state, material, prompts, knobs)
     if place.sides == "both":
         a, b = _checkpoint(state.a, "A", material), _checkpoint(state.b, "B", material)
         return [
@@ -102,15 +103,19 @@ def _runs(
     return asked + controls  # in this order: what was trained is drawn first
 
 
-def _steps(
+def _of_run(
     place: Place, state: PageState, material: Material, prompts: str | None, knobs: Mapping[str, Any]
 ) -> list[Asked]:
-    own = _checkpoint(state.a, "A", material)
-    members = [c for c in material.checkpoints if own.get("run") and c.get("run") == own["run"]]
-    if len(members) < 2:
+    own, members, clock = _checkpoint(state.a, "A", material), material.steps_of(state.a), clock_of(material, state)
+    if clock is None:
         raise Refusal(404, "no steps", f"{own['id']} has no other steps loaded: there is no path to follow.")
-    ordered = tuple(c["id"] for c in sorted(members, key=lambda c: c.get("step") or 0))
-    return [Asked("a", f"{own['run']}, {len(ordered)} steps", Question(place.measure, ordered, prompts, knobs))]
+    ids = tuple(c["id"] for c in members)
+    if place.sides == "steps":
+        return [Asked("a", f"{own['run']}, {len(ids)} steps", Question(place.measure, ids, prompts, knobs))]
+    return [
+        Asked("a", name, Question(place.measure, (one,), prompts, knobs))
+        for one, name in zip(ids, clock.steps, strict=True)
+    ]
 
 
 def sides_of(measure: Mapping[str, Any]) -> Sides:

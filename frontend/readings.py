@@ -9,6 +9,8 @@ import numpy as np
 from frontend.answer import Answer
 from frontend.scales import without_self
 from frontend.views import Side, kind_of
+from frontend.views.series import flat
+from frontend.views.states import changes
 from frontend.words import number, span
 
 TOO_FEW = 2000
@@ -39,6 +41,19 @@ def sentence_of_runs(sides: Sequence[Side]) -> str:
     return f"Mean over layers: {', '.join(told)}.{floor}"
 
 
+def sentence_of_series(sides: Sequence[Side]) -> str:
+    """One answer a step: where the run began, and where it ended."""
+    first, last = sides[0], sides[-1]
+    if not any(np.isfinite(side.answer.values).any() for side in sides):
+        return _capital(_undefined(first.answer)) + "."
+    if first.answer.values.ndim == 2:
+        told = [f"at step {s.label} from {_extent(s.answer.values)}" for s in (first, last)]
+        return _capital(", ".join(told)) + _beyond(last.answer, "experts") + " at the end."
+    over = "mean over layers and pairs" if first.answer.values.ndim == 3 else "mean over layers"
+    start, end = (number(_mean(flat(s.answer, s.answer.values))) for s in (first, last))
+    return f"From {start} at step {first.label} to {end} at step {last.label} ({over})."
+
+
 def caution(answer: Answer) -> str | None:
     """The floor told first, where a small sample makes it cover most of what is drawn."""
     if answer.null is None or not 0 < answer.tokens < TOO_FEW:
@@ -61,6 +76,8 @@ def _of(kind: str, answer: Answer) -> str:
         "mosaic": _mosaic,
         "line": _line,
         "course": _course,
+        "tracks": _tracks,
+        "states": _states,
     }.get(kind, _cells)(answer)
 
 
@@ -97,6 +114,20 @@ def _course(answer: Answer) -> str:
     return f"from {number(first)} at step {steps[0]} to {number(last)} at step {steps[-1]}{over}" + _beyond(
         answer, "cells"
     )
+
+
+def _tracks(answer: Answer) -> str:
+    layers, steps, experts, _ = answer.values.shape
+    shown = [float(v) for k, v in answer.facts.items() if k.startswith("variance shown") and isinstance(v, int | float)]
+    share = f"; the planes show {min(shown):.0%} to {max(shown):.0%} of the variance" if shown else ""
+    return f"{experts} experts in each of {layers} layers over {steps} steps{share}{_blank(answer)}"
+
+
+def _states(answer: Answer) -> str:
+    cells = answer.values[0].size
+    ends = [f"{int(np.nansum(answer.values[i]))} of {cells} in use at step {answer.axes[0].labels[i]}" for i in (0, -1)]
+    moved = changes(answer.values)
+    return f"{ends[0]}, {ends[1]}; births: {int((moved > 0).sum())}, deaths: {int((moved < 0).sum())}{_blank(answer)}"
 
 
 def _cells(answer: Answer) -> str:
@@ -163,6 +194,11 @@ def _undefined(answer: Answer) -> str:
     # A caveat that explains a NaN says so by its first word; the others are about numbers that exist.
     why = next((c.removeprefix("NaN: ") for c in answer.caveats if c.startswith("NaN: ")), "")
     return "undefined everywhere: " + (why.rstrip(".") or "the answer holds no finite value")
+
+
+def _extent(values: np.ndarray) -> str:
+    known = values[np.isfinite(values)]
+    return span(float(known.min()), float(known.max())) if len(known) else "undefined"
 
 
 def _mean(values: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,14 +41,29 @@ class Material:
             return None
         return next((c for c in self.checkpoints if c.get("run") == own["run"] and c.get("step") == 0), None)
 
+    def steps_of(self, checkpoint: str | None) -> list[Mapping[str, Any]]:
+        """All steps of the checkpoint's own run in the order of training; itself alone where it belongs to none."""
+        own = self.checkpoint(checkpoint)
+        if own is None:
+            return []
+        if not own.get("run"):
+            return [own]
+        return sorted((c for c in self.checkpoints if c.get("run") == own["run"]), key=_place)
+
     def last_of_runs(self) -> list[Mapping[str, Any]]:
         """The last checkpoint of every run, in the order of the list; one that belongs to no run counts as its own."""
         last: dict[str, Mapping[str, Any]] = {}
         for c in self.checkpoints:
             run = c.get("run") or c["id"]
-            if run not in last or (c.get("step") or 0) >= (last[run].get("step") or 0):
+            if run not in last or _place(c) >= _place(last[run]):
                 last[run] = c
         return list(last.values())
+
+
+def _place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
+    """Where a step stands in its run: by stage, since steps begin anew with each, then by step, then by tokens."""
+    stage = [int(n) for n in re.findall(r"\d+", c.get("stage") or "")]
+    return stage, c.get("step") or 0, c.get("tokens") or 0
 
 
 @dataclass(frozen=True)

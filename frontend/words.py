@@ -44,6 +44,15 @@ def size(n: float) -> str:
     return ""
 
 
+def count(n: float) -> str:
+    """A large whole number, short: 0, 41k, 2.05M, 4B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if n >= size:
+            text = f"{n / size:.3g}"
+            return f"{float(text):g}{unit}"
+    return f"{n:.0f}"
+
+
 def step(n: int | None) -> str:
     """A training step, short: 24k, 2,500, 0."""
     if n is None:

@@ -30,9 +30,9 @@ NAMED = 6
     needs_selection=True,
 )
 def living_experts(
-    steps: tuple[Inputs, ...], *, count: Literal["served", "selected"] = "served", share: float = 0.0
+    steps: tuple[Inputs, ...], *, count: Literal["served", "selected"] = "served", share: float = 0.1
 ) -> Values:
-    """Whether an expert's load is above `share` of an equal share, step by step; 0, the default, asks for one token.
+    """Whether an expert's load is above `share` of an equal share, step by step; 0 asks for one token.
 
     From one checkpoint to the next an expert that was not in use and now is was born, the reverse is a death.
 
@@ -50,7 +50,7 @@ def living_experts(
         BadKnob: If `share` is negative.
 
     Source:
-        Ours.
+        Ours; a tenth of an equal share, the default, is a choice.
 
     Caveat:
         Unused on these prompts is not unused: read births and deaths against what blind routing of as many tokens

@@ -32,8 +32,7 @@
   const paint = async (frame) => {
     if (!frame.isConnected || !frame.geometry) return;
     if (!frame.querySelector(":scope > .fill > .plot")) frame.innerHTML = '<div class="fill"><div class="plot"></div></div>';
-    const { data, layout } = coloured(frame.geometry);
-    await window.Plotly.react(frame.querySelector(".plot"), data, layout, look.config);
+    await window.Plotly.react(frame.querySelector(".plot"), { ...geometry.atStep(coloured(frame.geometry)), config: look.config });
     if (!drawn.has(frame)) { drawn.add(frame); sizes.observe(frame); }
   };
 

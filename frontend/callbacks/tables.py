@@ -7,6 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, no_update
 
 from frontend import grid
+from frontend.answer import Answer
 from frontend.client import Client, Refusal
 from frontend.views import table
 
@@ -29,10 +30,10 @@ def register(app: Dash, client: Client) -> None:
         if not asked:
             return no_update, no_update, no_update
         try:
-            answer = await client.answer(asked["key"])
+            answers = [await client.answer(key) for key in asked["key"].split()]
         except Refusal as refusal:
             return str(refusal), True, asked["title"]
-        rows = table.rows(answer)
+        rows = table.rows(answers[0]) if len(answers) == 1 else [row for one in answers for row in _named(one)]
         columns = (
             [
                 {"field": name, "flex": 1} | (NUMBERS if isinstance(value, float) else {})
@@ -44,5 +45,11 @@ def register(app: Dash, client: Client) -> None:
         return (
             grid.table("answer-table", columns, rows, height=460),
             True,
-            f"{asked['title']}: {len(rows):,} of {answer.values.size:,} values",
+            f"{asked['title']}: {len(rows):,} of {sum(one.values.size for one in answers):,} values",
         )
+
+
+def _named(answer: Answer) -> list[dict[str, Any]]:
+    """The rows of one of several answers, each with the checkpoint it is of."""
+    (own,) = answer.provenance["checkpoints"]
+    return [{"checkpoint": own["id"]} | row for row in table.rows(answer, table.MOST_ROWS // 8)]

@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontend.answer import Answer
+from frontend.clock import Clock, from_labels
 from frontend.figure import Figure
 from frontend.scales import Scale, scale_of
-from frontend.views import course, heatmap, line, matrix, mosaic, number, runs, scatter, slab, table
+from frontend.views import (
+    course,
+    heatmap,
+    line,
+    matrix,
+    mosaic,
+    number,
+    runs,
+    scatter,
+    series,
+    slab,
+    states,
+    table,
+    tracks,
+)
 from frontend.views.side import Side
 
-__all__ = ["Side", "draw", "draw_runs", "kind_of"]
+__all__ = ["Side", "draw", "draw_runs", "draw_series", "kind_of"]
+
+OF_STEPS = {("layer", "step", "expert", "coordinate"): "tracks", ("step", "layer", "expert"): "states"}
+"""Views of an answer over steps that have more axes than lines do."""
 
 
 def kind_of(answer: Answer) -> str:
@@ -18,6 +36,8 @@ def kind_of(answer: Answer) -> str:
     names, shape = [a.name for a in answer.axes], answer.values.shape
     if not shape:
         return "number"
+    if tuple(names) in OF_STEPS:
+        return OF_STEPS[tuple(names)]
     if names[0] == "step" and len(shape) <= 2:
         return "course"
     if len(shape) == 1:
@@ -36,21 +56,22 @@ def kind_of(answer: Answer) -> str:
 
 
 def draw(
-    sides: Sequence[Side], layer: int = 0, difference: bool = False, span: int = 12
+    sides: Sequence[Side], layer: int = 0, difference: bool = False, span: int = 12, clock: Clock | None = None
 ) -> tuple[Figure, Scale | None]:
     """The figure of an answer and what stands beside it (step 0, the other checkpoint), and its colour scale if any.
 
     `span` is how many of the page's twelve columns it gets: numbers stand in cells only where there is room for them.
+    `clock` tells an axis of steps; without one the answer's own labels do.
     """
     kind = kind_of(sides[0].answer)
+    if kind in ("course", *OF_STEPS.values()):
+        return _over_steps(kind, sides, layer, span, clock), None
     if kind == "number":
         return number.draw(sides), None
     if kind == "line":
         return line.draw(sides, layer), None
     if kind == "scatter":
         return scatter.draw(sides), None
-    if kind == "course":
-        return course.draw(sides), None
     if kind == "table":
         return table.draw(sides), None
     scale = scale_of([s.answer for s in sides], difference)
@@ -59,6 +80,19 @@ def draw(
     return {"mosaic": mosaic.draw, "matrix": matrix.draw}[kind](sides, scale, layer), scale
 
 
+def _over_steps(kind: str, sides: Sequence[Side], layer: int, span: int, clock: Clock | None) -> Figure:
+    axis = next(a for a in sides[0].answer.axes if a.name == "step")
+    told = clock.of(axis) if clock else from_labels(axis.labels)
+    if kind == "course":
+        return course.draw(sides, told)
+    return {"tracks": tracks.draw, "states": states.draw}[kind](sides, layer, told, span)
+
+
 def draw_runs(sides: Sequence[Side]) -> Figure:
     """Every run's per-layer values in one dot plot, with the floor and step 0."""
     return runs.draw(sides)
+
+
+def draw_series(sides: Sequence[Side], layer: int, clock: Clock, span: int) -> Figure:
+    """One answer a step, as small multiples by layer."""
+    return series.draw(sides, layer, clock, span)

@@ -7,54 +7,60 @@ from collections.abc import Sequence
 import numpy as np
 
 from frontend import theme
+from frontend.clock import Clock
 from frontend.figure import Figure
-from frontend.views.marks import T, axes, canvas, label, null_band, sparse, spread, trace
+from frontend.views.marks import T, axes, label, null_band, spread, trace
+from frontend.views.multiples import Multiples, shapes
 from frontend.views.side import Side
 
 HEIGHT = 320
 
 
-def draw(sides: Sequence[Side]) -> Figure:
+def draw(sides: Sequence[Side], clock: Clock) -> Figure:
     """Steps are stored where much happens: even spacing shows each of them, the ticks tell how far apart they are."""
     answer = sides[0].answer
-    steps, lines = answer.axes[0].labels, answer.axes[1].labels if answer.values.ndim == 2 else ("",)
-    values = answer.values.reshape(len(steps), len(lines))
-    figure = canvas(HEIGHT, margin={"l": 56, "r": 96, "t": 14, "b": 38}, hovermode="x")
-    x = np.arange(len(steps), dtype=np.float64)
+    lines = answer.axes[1].labels if answer.values.ndim == 2 else ("",)
+    values = answer.values.reshape(len(clock.steps), len(lines))
+    tiles = Multiples(("",), clock, 12, (HEIGHT - 68, 0))
+    figure, x = tiles.figure, np.arange(len(clock.steps), dtype=np.float64)
+    seen = [values]
     if answer.null is not None and np.isfinite(answer.null.low).any():
         shape = answer.values.shape
         low = np.nanmin(np.broadcast_to(answer.null.low, shape).reshape(values.shape), axis=1)
         high = np.nanmax(np.broadcast_to(answer.null.high, shape).reshape(values.shape), axis=1)
         null_band(figure, x, low, high)
         label(figure, x[0], float(low[0]), "chance", T["ink-3"], yanchor="top", yshift=-2)
+        seen += [low, high]
     shades = _shades(len(lines))
     for column, name in enumerate(lines):
-        _line(figure, x, values[:, column], (f"{answer.axes[-1].name} {name}", shades[column]), steps)
+        _line(figure, values[:, column], (f"{answer.axes[-1].name} {name}", shades[column]), clock)
     _ends(figure, x[-1], values[-1], lines)
-    at, texts = sparse(tuple(f"{int(s):,}" if s.isdigit() else s for s in steps), 10)
-    title = {"text": answer.axes[0].name}
-    axes(figure, "x", tickvals=at, ticktext=texts, title=title, range=[-0.3, len(steps) - 0.7])
+    known = np.concatenate([part[np.isfinite(part)].ravel() for part in seen])
+    tiles.step_line(0, float(known.min()), float(known.max())) if len(known) else None
+    tiles.clock_axes()
+    axes(figure, "x", title={"text": f"{clock.title}   ○ first   ◆ last   ┊ the step shown"})
     axes(figure, "y", title={"text": answer.unit.split(" (")[0]})
-    return figure
+    figure["layout"]["hovermode"] = "x"
+    return tiles.finished(l=56, r=96, t=14, b=54)
 
 
 def _shades(count: int) -> list[str]:
     return [theme.LIGHT[f"mag-{2 + round(4 * i / max(count - 1, 1))}"] for i in range(count)]
 
 
-def _line(figure: Figure, x: np.ndarray, y: np.ndarray, look: tuple[str, str], steps: Sequence[str]) -> None:
+def _line(figure: Figure, y: np.ndarray, look: tuple[str, str], clock: Clock) -> None:
     name, colour = look
     trace(
         figure,
         "scatter",
-        x=x,
+        x=np.arange(len(y), dtype=np.float64),
         y=y,
         mode="lines+markers",
         name=name,
         line={"color": colour, "width": 2},
-        marker={"size": 6, "color": colour},
-        customdata=list(steps),
-        hovertemplate=f"%{{y:.4g}} {name}, step %{{customdata}}<extra></extra>",
+        marker={"color": colour, **shapes(clock, 6)},
+        customdata=[clock.words(s) for s in range(len(y))],
+        hovertemplate=f"%{{y:.4g}} {name}, %{{customdata}}<extra></extra>",
     )
 
 

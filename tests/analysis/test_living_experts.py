@@ -49,6 +49,13 @@ def test_nothing_is_born_where_nothing_changes(world):
     assert "first births" not in result.facts
 
 
+def test_one_token_is_enough_where_no_more_is_asked(world):
+    table = [[1, 79, 80, 80, 80, 0]] * 3
+    for share, expected in ((0.0, [1, 1, 1, 1, 1, 0]), (0.1, [0, 1, 1, 1, 1, 0])):
+        values = evaluate(MEASURE, steps_of(world, table, table), {"share": share}).values
+        np.testing.assert_array_equal(values[0, 0], expected)
+
+
 def test_the_bar_is_a_share_of_an_equal_load(world):
     table = [[10, 1, 4, 4, 4, 1]] * 3
     assert evaluate(MEASURE, steps_of(world, table, table), {"share": 0.2}).values.all()
