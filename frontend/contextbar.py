@@ -11,7 +11,7 @@ from frontend import words
 from frontend.attributes import hyphened
 from frontend.folded import folded
 from frontend.panel import icon
-from frontend.state import Material, PageState
+from frontend.state import Material, PageState, place
 
 
 def context(state: PageState, material: Material) -> list:
@@ -59,12 +59,12 @@ def _checkpoint_chip(letter: str, current: str | None, material: Material) -> ht
     for run, members in runs.items():
         steps = [
             html.Button(
-                words.step(c["step"]) if c.get("step") is not None else c["id"],
+                words.step_of(c) if c.get("run") else c["id"],
                 type="button",
                 className="step-button",
                 **_choice(letter, c["id"], current),
             )
-            for c in sorted(members, key=lambda c: c.get("step") or 0)
+            for c in sorted(members, key=place)
         ]
         choices.append(
             html.Div(

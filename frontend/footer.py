@@ -67,7 +67,9 @@ def _names(panel: Panel) -> str:
 def _of_series(panel: Panel) -> list[str]:
     if panel.place.sides != "series" or panel.sides[0].answer.values.ndim != 3:
         return []
-    return ["whiskers and band: mean of the pairs' own bounds, at least as wide as those of the mean"]
+    return [
+        "whiskers and band: mean of the pairs' bounds, as wide as the mean's own or wider; none if a pair lacks one"
+    ]
 
 
 def _null_fact(answer: Answer) -> html.Span:

@@ -49,6 +49,7 @@ KEYS = (
         "go to coupling, function, representation, specialisation, trajectories, tokens, live, experiments",
     ),
     (", .", "previous, next layer"),
+    ("← →", "on the slider of trajectories: earlier, later step"),
     ("x", "swap A and B"),
     ("/", "choose a checkpoint"),
     ("j", "jobs"),

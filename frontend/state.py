@@ -48,19 +48,19 @@ class Material:
             return []
         if not own.get("run"):
             return [own]
-        return sorted((c for c in self.checkpoints if c.get("run") == own["run"]), key=_place)
+        return sorted((c for c in self.checkpoints if c.get("run") == own["run"]), key=place)
 
     def last_of_runs(self) -> list[Mapping[str, Any]]:
         """The last checkpoint of every run, in the order of the list; one that belongs to no run counts as its own."""
         last: dict[str, Mapping[str, Any]] = {}
         for c in self.checkpoints:
             run = c.get("run") or c["id"]
-            if run not in last or _place(c) >= _place(last[run]):
+            if run not in last or place(c) >= place(last[run]):
                 last[run] = c
         return list(last.values())
 
 
-def _place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
+def place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
     """Where a step stands in its run: by stage, since steps begin anew with each, then by step, then by tokens."""
     stage = [int(n) for n in re.findall(r"\d+", c.get("stage") or "")]
     return stage, c.get("step") or 0, c.get("tokens") or 0

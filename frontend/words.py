@@ -60,11 +60,17 @@ def step(n: int | None) -> str:
     return f"{n // 1000}k" if n >= 10_000 and n % 1000 == 0 else f"{n:,}"
 
 
+def step_of(c: Mapping[str, Any]) -> str:
+    """What a step of a run is called beside the others: its stage where it has one, and its step or its own name."""
+    name = step(c["step"]) if c.get("step") is not None else str(c["id"]).rsplit("/", 1)[-1]
+    return f"{c['stage']} {name}" if c.get("stage") else name
+
+
 def checkpoint(c: Mapping[str, Any] | None, fallback: str | None = None) -> str:
     """A checkpoint's name as chips and footers show it."""
     if c is None:
         return fallback or "none"
-    return f"{c['run']} {step(c['step'])}" if c.get("run") and c.get("step") is not None else str(c["id"])
+    return f"{c['run']} {step_of(c)}" if c.get("run") and c.get("step") is not None else str(c["id"])
 
 
 ROUTERS = {

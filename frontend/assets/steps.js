@@ -1,15 +1,16 @@
-// Which step of a run the figures show. Each figure brings a frame for every step, so moving asks no server; the URL holds the step
-// without telling the pages, which need not know.
+// Which step of a run the figures show. Each figure brings a frame for every step, so moving asks no server; the URL holds the step it
+// stays at, without telling the pages, which need not know.
 (() => {
   const geometry = (window.geometry = window.geometry || {});
   const PACE = 900; // ms a step when playing
   const AT_ONCE = { mode: "immediate", transition: { duration: 0 }, frame: { duration: 0, redraw: false } };
-  let timer = 0;
+  const SETTLED = 250; // ms without a move before the URL is written: browsers allow some hundred writes a minute, and each asks for the icon anew
+  let timer = 0, chosen = null, writing = 0;
   const bar = () => document.getElementById("step-bar");
   const read = (name) => JSON.parse(bar()?.dataset[name] ?? "[]");
   const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
   const at = () => {
-    const steps = read("steps"), found = steps.indexOf(new URLSearchParams(location.search).get("at"));
+    const steps = read("steps"), found = steps.indexOf(chosen ?? new URLSearchParams(location.search).get("at"));
     return found < 0 ? steps.length - 1 : found;
   };
   const follows = (figure) => figure?.layout?.meta?.steps && figure.layout.meta.steps === read("steps").length;
@@ -32,14 +33,22 @@
     document.getElementById("step-told").textContent = `${words[at()]}, ${at() + 1} of ${words.length}`;
     document.getElementById("step-play-told").textContent = timer ? "Pause" : calm() ? "Next step" : "Play";
   };
-  const go = (step) => {
+  const write = () => {
+    clearTimeout(writing);
+    writing = 0;
+    if (chosen === null || !bar()) return;
     const query = new URLSearchParams(location.search);
-    query.set("at", read("steps")[step]);
+    query.set("at", chosen);
     history.replaceState(history.state, "", `${location.pathname}?${query.toString().replaceAll("%2F", "/")}`);
+  };
+  const go = (step) => {
+    chosen = read("steps")[step];
+    clearTimeout(writing);
+    writing = timer ? 0 : setTimeout(write, SETTLED);
     tell();
     move();
   };
-  const stop = () => { clearInterval(timer); timer = 0; tell(); };
+  const stop = () => { if (timer) { clearInterval(timer); timer = 0; write(); } tell(); };
   const next = () => (at() + 1) % read("steps").length;
   const play = () => {
     if (timer) return stop();
@@ -66,9 +75,14 @@
   };
   const start = () => {
     geometry.acts["play-steps"] = play;
-    window.addEventListener("popstate", () => { if (bar()) { tell(); move(); } });
+    window.addEventListener("popstate", () => {
+      if (writing || timer) write(); // another control changed the query before this one had written itself
+      else chosen = null;
+      if (bar()) { tell(); move(); }
+    });
     new MutationObserver((changes) => {
-      if (bar() ? bar().built !== bar().dataset.steps || changes.some((c) => c.attributeName === "data-told") : timer) build();
+      if (!bar()) { stop(); chosen = null; return; }
+      if (bar().built !== bar().dataset.steps || changes.some((c) => c.attributeName === "data-told")) build();
     }).observe(document.body, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-steps", "data-told"] });
     build();
   };

@@ -12,7 +12,7 @@ from frontend.attributes import hyphened
 from frontend.client import Client
 from frontend.pages.head import page
 from frontend.panel import icon, plain_plate
-from frontend.state import Material, PageState
+from frontend.state import Material, PageState, place
 
 
 async def layout(client: Client, state: PageState, material: Material) -> list:
@@ -38,7 +38,7 @@ def _table(material: Material, state: PageState) -> html.Div:
     for c in material.checkpoints:
         runs.setdefault(c.get("run") or c["id"], []).append(c)
     head = html.Tr([html.Th(t) for t in ("run", "router", "layers × experts", "parameters", "steps")])
-    rows = [_row(run, sorted(members, key=lambda c: c.get("step") or 0), state) for run, members in runs.items()]
+    rows = [_row(run, sorted(members, key=place), state) for run, members in runs.items()]
     return html.Div(
         html.Table([html.Thead(head), html.Tbody(rows)], className="facts-table runs-table"), className="scroll-x"
     )
@@ -50,7 +50,7 @@ def _row(run: str, members: list[Mapping[str, Any]], state: PageState) -> html.T
         return html.Tr([html.Th(run, scope="row"), html.Td(html.Span(last["error"], className="error"), colSpan=4)])
     steps = [
         html.Button(
-            words.step(c["step"]) if c.get("step") is not None else "use",
+            words.step_of(c) if c.get("run") else "use",
             type="button",
             className="step-button" + (" is-a" if c["id"] == state.a else " is-b" if c["id"] == state.b else ""),
             **hyphened(

@@ -92,8 +92,9 @@ def flat(answer: Answer, values: np.ndarray) -> np.ndarray:
         return values
     # A shared expert serves every token: its pairs are of another kind, and means over pairs leave it out.
     routed = [i for i, name in enumerate(answer.axes[1].labels) if name != "shared"]
-    pairs = values[:, routed][:, :, routed][:, ~np.eye(len(routed), dtype=bool)]
-    known = np.isfinite(pairs)
+    own, pairs = (x[:, routed][:, :, routed][:, ~np.eye(len(routed), dtype=bool)] for x in (answer.values, values))
+    # Over the pairs that have a value: a bound that one of them lacks leaves their mean without a bound.
+    known = np.isfinite(own)
     count = known.sum(-1)
     return (np.where(known, pairs, 0).sum(-1) / np.where(count, count, np.nan))[:, None]
 

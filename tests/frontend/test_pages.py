@@ -108,6 +108,7 @@ def test_an_imported_trace_says_what_it_decides_in_place_of_an_adapter():
         "/live",
         "/experiments",
         "/coupling",
+        "/trajectories",
         "/typo",
     ],
 )

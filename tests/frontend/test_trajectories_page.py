@@ -143,12 +143,18 @@ def test_values_stand_at_their_own_step_and_a_missing_one_is_a_gap(make_answer, 
     assert found.values.shape == (3, 2, 2) and found.null_low is None
 
 
-def test_a_mean_over_pairs_leaves_out_the_diagonal_the_shared_expert_and_what_is_undefined(make_answer, axis):
+def test_a_mean_over_pairs_leaves_out_the_diagonal_the_shared_expert_and_what_is_undefined(make_answer, axis, band):
     labels = ("E0", "E1", "E2", "shared")
     pairs = np.full((1, 4, 4), 9.0)
     pairs[0, :3, :3] = [[1, 0.2, 0.4], [0.2, 1, np.nan], [0.4, np.nan, 1]]
     answer = make_answer(pairs, [axis("layer", 1), Axis("expert", labels), Axis("expert_b", labels)])
     assert course([Side("a", "0", answer)], CLOCK).values[0, 0, 0] == pytest.approx(0.3)
+    bounds = band(np.where(np.isfinite(pairs), pairs - 0.1, np.nan), np.where(np.isfinite(pairs), pairs + 0.1, np.nan))
+    found = course([Side("a", "0", replace(answer, interval=bounds))], CLOCK)
+    assert (found.low[0, 0, 0], found.high[0, 0, 0]) == (pytest.approx(0.2), pytest.approx(0.4))
+    bounds.low[0, 0, 1] = np.nan
+    lost = course([Side("a", "0", replace(answer, interval=bounds))], CLOCK)
+    assert np.isnan(lost.low[0, 0, 0]) and lost.values[0, 0, 0] == pytest.approx(0.3)
     empty = replace(answer, values=np.full((1, 4, 4), np.nan))
     assert np.isnan(course([Side("a", "0", empty)], CLOCK).values).all()
 
