@@ -41,8 +41,8 @@ def living_experts(
         n_se: tokens that expert e served at step s on these prompts (`selected`: those that chose it).
 
     Returns:
-        Step by layer by expert, 0 or 1. NaN where no token was routed in the layer. Facts: births and deaths, all
-        layers and steps together, and the first of them by name.
+        Step by layer by expert, 0 to 1 and nothing between: not in use, in use. NaN where no token was routed in the
+        layer. Facts: births and deaths, all layers and steps together, and the first of them by name.
 
     Raises:
         TooFew: With fewer than two checkpoints.

@@ -15,7 +15,7 @@ def checked(figure: Figure) -> go.Figure:
     """The same figure in plotly's classes, in the product's template; as it is sent it is strict JSON."""
     layout = figure["layout"] | {"template": theme.TEMPLATE}
     json.dumps(sent(figure), allow_nan=False)
-    return go.Figure({"data": figure["data"], "layout": layout}, skip_invalid=False)
+    return go.Figure(figure | {"layout": layout}, skip_invalid=False)
 
 
 def drawn(*sides, **more):

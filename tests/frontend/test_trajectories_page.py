@@ -18,13 +18,14 @@ from frontend.panel import plate
 from frontend.places import Place, questions
 from frontend.state import Material, parse
 from frontend.stepbar import strip
-from frontend.views import Side, draw, draw_series, kind_of
+from frontend.views import Side, draw_series, kind_of
 from frontend.views.multiples import columns_of, ticks
 from frontend.views.series import course
 from frontend.views.states import changes
 from frontend.words import count
 from tests.frontend.fake_backend import create_fake
 from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
+from tests.frontend.schema import checked, drawn
 from tests.frontend.test_pages import walk, words_of
 
 pytestmark = pytest.mark.anyio
@@ -111,7 +112,7 @@ async def test_a_series_asks_every_step_of_the_run_and_is_drawn_on_its_clock(ful
     asked = questions(SERIES, state_of(), MATERIAL)
     assert [a.question.checkpoints for a in asked] == [(f"aux/step-{s:05d}",) for s in (0, 500, 2000)]
     filled = await fill(full, SERIES, state_of(), MATERIAL)
-    assert filled.panel.state == "done" and len(filled.figure.frames) == 3
+    assert filled.panel.state == "done" and len(filled.figure["frames"]) == 3
     text = words_of(plate(filled.panel))
     assert "A aux, 3 steps" in text and "At step 0 from" in text and "at step 2000 from" in text
 
@@ -172,9 +173,9 @@ def test_every_figure_of_a_run_brings_a_frame_for_each_step_and_marks_first_and_
     in_use = make_answer(np.ones((3, 2, 4)), [axis("step", 3), axis("layer", 2), axis("expert", 4)])
     line = make_answer(r.random((3, 2)), [axis("step", 3), axis("layer", 2)], null=band(0.1, 0.2))
     assert [kind_of(a) for a in (tracks, in_use, line)] == ["tracks", "states", "course"]
-    figures = [draw([Side("a", "r", a)], 1, clock=CLOCK)[0] for a in (tracks, in_use, line)]
+    figures = [drawn([Side("a", "r", a)], 1, clock=CLOCK)[0] for a in (tracks, in_use, line)]
     one = [Side("a", s, loads(make_answer, axis, r.random((2, 4)), null=band(0.9, 1.1))) for s in CLOCK.steps]
-    figures.append(draw_series(one, 1, CLOCK, 12))
+    figures.append(checked(draw_series(one, 1, CLOCK, 12)))
     for figure in figures:
         assert figure.layout.meta["steps"] == 3 and [f.name for f in figure.frames] == ["0", "1", "2"]
         assert moved(figure, 0) != moved(figure, 2)
@@ -185,7 +186,6 @@ def test_every_figure_of_a_run_brings_a_frame_for_each_step_and_marks_first_and_
             assert {"circle-open", "diamond"} <= symbols
         if figure is not figures[0]:
             assert any("first" in str(t) for a in figure.select_xaxes() for t in a.ticktext or ())
-        json.dumps(figure.to_dict(), allow_nan=False, default=str)
     for at in range(3):
         x, y = next(iter(moved(figures[0], at).values()))
         np.testing.assert_allclose(np.stack([x, y], -1), places[0, at], atol=1e-6)
@@ -194,7 +194,7 @@ def test_every_figure_of_a_run_brings_a_frame_for_each_step_and_marks_first_and_
 def test_hovering_names_expert_and_step(make_answer, axis):
     places = np.random.default_rng(1).normal(size=(1, 3, 2, 2))
     labels = [Axis("layer", ("0",)), axis("step", 3), Axis("expert", ("E0", "E1")), axis("coordinate", 2)]
-    figure, _ = draw([Side("a", "r", make_answer(places, labels))], clock=CLOCK)
+    figure, _ = drawn([Side("a", "r", make_answer(places, labels))], clock=CLOCK)
     path = next(t for t in figure.data if t.name == "path")
     named = dict(zip(path.text, zip(path.x, path.y, strict=True), strict=True))
     np.testing.assert_allclose(named["E1, step 500"], places[0, 1, 1], atol=1e-6)
@@ -205,7 +205,7 @@ def test_births_and_deaths_are_marked_by_shape_where_they_happened(make_answer, 
     alive = np.ones((3, 1, 3))
     alive[0, 0, 1] = alive[2, 0, 2] = 0
     assert changes(alive)[:, 0].tolist() == [[0, 1, 0], [0, 0, -1]]
-    figure, _ = draw([Side("a", "r", make_answer(alive, [axis("step", 3), axis("layer", 1), axis("expert", 3)]))])
+    figure, _ = drawn([Side("a", "r", make_answer(alive, [axis("step", 3), axis("layer", 1), axis("expert", 3)]))])
     marks = {t.name: (t.marker.symbol, list(t.x), list(t.y)) for t in figure.data if t.name in ("born", "died")}
     assert marks == {"born": ("triangle-up", [1], [1]), "died": ("x", [2], [2])}
 
