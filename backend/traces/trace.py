@@ -63,7 +63,7 @@ class Trace:
     def tokens(self, prompts: Sequence[Prompt]) -> int:
         """How many tokens these prompts have."""
         if self.routed:
-            return int(self._rows(prompts).sum())
+            return len(self._rows(prompts))
         return int(self.arrays["tokens"][self._places(prompts)].sum())
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[RouteBatch]:
@@ -73,7 +73,7 @@ class Trace:
         held = Prompts(*(tuple(c) for c in zip(*((p.id, p.digest, p.category) for p in prompts), strict=True)))
         place = torch.full((len(self.keys),), -1, dtype=torch.int64)
         place[self._places(prompts)] = torch.arange(len(prompts))
-        for rows in self._rows(prompts).nonzero()[:, 0].split(PIECE):
+        for rows in self._rows(prompts).split(PIECE):
             yield self._batch(held, place, rows)
 
     def counted(self, statistic: str, prompts: Sequence[Prompt]) -> State:
@@ -114,8 +114,15 @@ class Trace:
     def _places(self, prompts: Sequence[Prompt]) -> Tensor:
         return torch.tensor([self._row[p.id, p.digest] for p in prompts], dtype=torch.int64)
 
+    @cached_property
+    def _starts(self) -> Tensor:
+        """Where the tokens of each prompt begin; they stand in the order of the prompts."""
+        prompt = self.arrays["prompt"].long().contiguous()
+        return torch.searchsorted(prompt, torch.arange(len(self.keys) + 1))
+
     def _rows(self, prompts: Sequence[Prompt]) -> Tensor:
-        return torch.isin(self.arrays["prompt"].long(), self._places(prompts))
+        starts = self._starts
+        return torch.cat([torch.arange(int(starts[p]), int(starts[p + 1])) for p in self._places(prompts).tolist()])
 
     def _batch(self, held: Prompts, place: Tensor, rows: Tensor) -> RouteBatch:
         read = {n: self.arrays[n][rows].long() for n in ("prompt", "position", "role", "token")}
