@@ -12,6 +12,7 @@ from frontend.answer import Answer
 from frontend.client import Client, Job, NotAsked, Refusal
 from frontend.clock import clock_of
 from frontend.figure import Figure, height_of, sent
+from frontend.order import in_order
 from frontend.panel import Panel, plate
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values
@@ -82,7 +83,10 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
 
 
 def _sides(found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
-    return tuple(Side(a.role, a.label, o) for a, o in found if isinstance(o, Answer))
+    given = {a.role: o for a, o in found if isinstance(o, Answer)}
+    sides = tuple(Side(a.role, a.label, o) for a, o in found if isinstance(o, Answer) and a.role != "matching")
+    matching = given.get("matching")
+    return sides if matching is None else tuple(in_order(s, matching) if s.role == "b" else s for s in sides)
 
 
 def _drawn(panel: Panel, state: PageState, material: Material) -> Filled:

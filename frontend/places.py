@@ -9,6 +9,7 @@ from typing import Any, Literal
 from frontend import words
 from frontend.client import Question, Refusal
 from frontend.clock import clock_of
+from frontend.order import SHOWN, reorders
 from frontend.state import Material, PageState, knob_values
 
 Sides = Literal["one", "pair", "both", "runs", "steps", "series"]
@@ -19,7 +20,8 @@ class Place:
     """Where a panel stands and how it is asked.
 
     `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends;
-    all steps of one run in a measure of ordered checkpoints; a series of all its steps, a question each.
+    all steps of one run in a measure of ordered checkpoints; a series of all its steps, a question each. `matching`
+    names the two-sided measure that says which expert of B is which of A, where a pair can be drawn in that order.
     """
 
     measure: str
@@ -28,6 +30,7 @@ class Place:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     title: str | None = None
     prompts: str | None = None
+    matching: str | None = None
 
     @property
     def key(self) -> str:
@@ -78,10 +81,22 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
     for role, name in roles:
         own = _checkpoint(name, role.upper(), material)
         asked.append(Asked(role, words.checkpoint(own), Question(place.measure, (own["id"],), prompts, knobs)))
+    if place.matching and state.order == "matched" and reorders(tuple(measure.get("axes") or ())):
+        asked.append(_matching(place.matching, asked, state, material))
     start = material.start_of(asked[0].question.checkpoints[0]) if place.sides == "one" else None
     if start is not None:
         asked.append(Asked("control", "step 0", Question(place.measure, (start["id"],), prompts, knobs)))
     return asked
+
+
+def _matching(name: str, asked: list[Asked], state: PageState, material: Material) -> Asked:
+    """Which expert of B is which of A, over the prompts chosen above, whether the figure reads them or not."""
+    measure = material.measure(name)
+    if measure is None:
+        raise Refusal(404, "unknown measure", f"The backend knows no measure “{name}”.")
+    a, b = (each.question.checkpoints[0] for each in asked)
+    prompts = _prompts(Place(name), measure, state, material)
+    return Asked("matching", "matching", Question(name, (a, b), prompts, knob_values(measure, state.knobs, SHOWN)))
 
 
 def _runs(

@@ -68,13 +68,14 @@ def place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
 
 @dataclass(frozen=True)
 class PageState:
-    """Parsed query. `a` and `b` are checkpoint ids, `knobs` holds text by "measure.knob"."""
+    """Parsed query. `a`, `b`: checkpoint ids; `order`: of B's experts, number or matched; `knobs`: by "measure.knob"."""
 
     path: str
     a: str | None
     b: str | None
     prompts: str | None
     layer: int
+    order: str = "number"
     knobs: Mapping[str, str] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
 
@@ -103,9 +104,16 @@ def parse(path: str | None, search: str | None, material: Material) -> PageState
         b=query.get("b", b if query.get("a", a) != b else a),
         prompts=query.get("prompts", _default_prompts(material)),
         layer=int(layer) if layer.isdigit() else 0,
+        order=order_of(search),
         knobs={k[2:]: v for k, v in query.items() if k.startswith("k.")},
         chosen=frozenset(query) & frozenset(SHARED),
     )
+
+
+def order_of(search: str | None) -> str:
+    """The order of B's experts that a URL asks for: `matched`, or by their own numbers."""
+    query = dict(parse_qsl((search or "").lstrip("?")))
+    return "matched" if query.get("order") == "matched" else "number"
 
 
 def knob_values(measure: Mapping[str, Any], knobs: Mapping[str, str], fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
+from frontend import order
 from frontend.client import Client, Refusal
 from frontend.pages import checkpoints, differs, prompts
-from frontend.state import material_of, parse
+from frontend.state import material_of, order_of, parse
 
 
 def register(app: Dash, client: Client) -> None:
@@ -80,6 +81,10 @@ def _register_tables(app: Dash, client: Client) -> None:
             return str(refusal)
         state = parse(path, search, material)
         return differs.table(state.a, state.b, material)
+
+    @app.callback(Output("order", "children"), Input("loc", "search"))
+    async def draw_order(search: str | None) -> Any:
+        return order.control(order_of(search))
 
     @app.callback(
         Output("facts-of-a", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")

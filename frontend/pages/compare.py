@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dash import html
+
 from frontend.client import Client
 from frontend.pages.differs import differs
 from frontend.pages.head import ask_all, page, rest, slots
@@ -9,7 +11,7 @@ from frontend.places import Place
 from frontend.state import Material, PageState
 
 CURATED = (
-    Place("expert_load", sides="pair", span=12, title="Expert load, side by side"),
+    Place("expert_load", sides="pair", span=12, title="Expert load, side by side", matching="expert_matching"),
     Place("load_difference", sides="both", span=7),
     Place("load_violation", sides="pair", span=5),
     Place("expert_matching", sides="both", span=12),
@@ -29,4 +31,6 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     """Pairs on one scale, then the difference on its own, then every other measure of two sides."""
     places = (*CURATED, *rest("compare", CURATED, material))
     lead = "A beside B: the same prompts, one scale for both; which expert is which; and B − A on a scale of its own."
-    return page("Compare", lead, [*await slots(client, state, places, material), differs()], (ask_all(),))
+    return page(
+        "Compare", lead, [*await slots(client, state, places, material), differs()], (html.Div(id="order"), ask_all())
+    )

@@ -112,6 +112,7 @@ declare(
     sides=["a", "b"],
     unit="difference of load over uniform (b - a; 0 is no difference)",
 )
+declare("expert_matching", "compare", ("layer", "expert", "expert_b"), sides=["a", "b"])
 declare("planted_scalar", "coupling", ())
 
 
@@ -122,6 +123,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     values = values_of(told["name"], axes, first.endswith("step-00000"), first.split("/")[0])
     if told["sides"]:
         values = values - values_of(told["name"], axes, False, question["checkpoints"][1])
+    if told["name"] == "expert_matching":  # expert e of A is e + 1 of B, and the last one nobody
+        values = np.full(values.shape, np.nan)
+        values[:, range(EXPERTS - 1), range(1, EXPERTS)] = 0.9
     if told["name"] == "coactivation":
         values[1, 3, :] = np.nan
     centre = 1.0 if told["name"] == "expert_load" else 0.0
