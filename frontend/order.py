@@ -1,4 +1,4 @@
-"""In which order the experts of B stand beside those of A: by their own numbers, or each under the number of its match."""
+"""In which order the experts of B stand beside those of A: by their own numbers, or each under that of its match."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _layer(values: np.ndarray, partner: np.ndarray, answer: Answer) -> np.ndarra
     for place, axis in enumerate(answer.axes[1:]):
         if axis.name.startswith("expert"):
             values = values.take(partner.clip(0), place).astype(float)
-            blank = [slice(None)] * values.ndim
+            blank: list = [slice(None)] * values.ndim
             blank[place] = partner < 0
             values[tuple(blank)] = np.nan
     return values
