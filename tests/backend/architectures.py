@@ -29,8 +29,8 @@ from tests.backend import zoo
 README = Path(__file__).parents[2] / "backend" / "README.md"
 MARKS = "<!-- architectures: written by make architectures -->", "<!-- end of architectures -->"
 TEXT = torch.arange(3, 35)
-LEAST_BLOCK, LEAST_JACOBIAN = 1e-7, 1e-14
-"""Bounds are no smaller than the rounding of float32 and float64."""
+LEAST_BLOCK, LEAST_JACOBIAN = 1e-6, 1e-14
+"""Bounds are no smaller than some roundings of float32 and float64: another machine sums in another order."""
 HEADROOM = 3.0
 """Another machine's rounding may be this much larger before a bound is broken."""
 

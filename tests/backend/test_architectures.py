@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from backend.adapters import adapt
 from backend.adapters.law import verify
 from backend.checkpoints.architectures import architecture, architectures
-from tests.backend import zoo
+from tests.backend import tiny_moe, zoo
 from tests.backend.architectures import FILE, MARKS, README, TEXT, as_json, as_markdown, marked, measured
 
 BLOCK, JACOBIAN, JACOBIAN_IN_FLOAT32 = 1e-5, 1e-10, 1e-6
@@ -57,6 +58,20 @@ def test_the_sizes_are_those_of_the_config(kind: str) -> None:
     top_k = {"longcat_flash": 3, "llama4_text": 1, "switch_transformers": 1, "zaya": 1}.get(kind, zoo.TOP_K)
     assert (shape.experts, shape.top_k, shape.model, shape.hidden) == (zoo.EXPERTS, top_k, zoo.MODEL, zoo.HIDDEN)
     assert found.adapter == OUTLIERS.get(kind, "fused")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", zoo.VERIFIED + zoo.READ_ONLY)
+@torch.no_grad()
+def test_a_capture_shows_what_each_expert_did(kind: str) -> None:
+    """In flight where the model's implementation allows it; a capture fails if rows and experts do not match."""
+    model = zoo.build(kind)
+    anatomy = adapt(model)
+    (captured,) = tiny_moe.run(model, anatomy, tiny_moe.prompts("The cat sat, again"), ("outputs", "gate"))
+    for layer, batch in zip(anatomy.layers, captured.layers, strict=True):
+        assert batch.up_in is not None and (batch.gate_in is None) == (layer.expert(0).gate is None)
+        assert torch.equal(batch.output_norms.isfinite(), batch.served) and batch.served.any()
+        assert torch.equal(batch.up_in.isfinite().all(-1), batch.served)
 
 
 @pytest.mark.slow
