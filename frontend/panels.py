@@ -27,6 +27,9 @@ def route(client: Client) -> Callable[[Request], Awaitable[Response]]:
     """What answers a POST of `path`, `search` and `panels`: lines of JSON, each with the `index` of its panel."""
 
     async def panels(request: Request) -> Response:
+        # another site's page can send a form or plain text here, and put questions; JSON it must ask leave for
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            return Response("Panels are asked for as application/json.", 415, media_type="text/plain")
         wanted = await request.json()
         found = filled(client, wanted["path"], wanted["search"], wanted["panels"])
         return StreamingResponse((told(line) + "\n" async for line in found), media_type="application/x-ndjson")

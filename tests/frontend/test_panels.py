@@ -48,6 +48,14 @@ def state_of(content):
     return content["plate"].to_plotly_json()["props"]["data-state"]
 
 
+async def test_a_request_that_another_sites_page_could_send_is_refused():
+    pages = httpx.ASGITransport(create_app("http://fake", httpx.ASGITransport(create_fake())))
+    body = json.dumps({"path": "/routing", "search": AUX, "panels": [wanted("load_violation", ask=True)]})
+    async with httpx.AsyncClient(transport=pages, base_url="http://pages") as http:
+        for kind in ("text/plain", "application/x-www-form-urlencoded"):
+            assert (await http.post("/panels", content=body, headers={"content-type": kind})).status_code == 415
+
+
 async def test_a_request_for_many_places_brings_one_line_of_json_for_each():
     transport = httpx.ASGITransport(create_fake(everything_stored=True))
     pages = httpx.ASGITransport(create_app("http://fake", transport))
