@@ -228,10 +228,10 @@ def _check_ids(where: str, flat: _Flat, names: list[str], labels: tuple[str, ...
         found, rule = int(flat.indices[at]), "ids count from 0" if experts == UNKNOWN else f"ids are 0 to {experts - 1}"
         more = "" if found < 0 else " (numbered from 1, a shared expert in a slot of its own, or another --experts?)"
         raise Refusal(f"{where}: expert {found} at {place}; {rule}{more}.")
-    ordered = np.sort(flat.indices, -1)
-    twice = ordered[..., 1:] == ordered[..., :-1]
     if experts == UNKNOWN:
         return
+    ordered = np.sort(flat.indices, -1)
+    twice = ordered[..., 1:] == ordered[..., :-1]
     if twice.any():
         at, place = _place(flat, names, labels, twice)
         raise Refusal(

@@ -70,7 +70,7 @@ class Trace:
         """Their tokens in pieces, as a pass would give them; nothing where tokens are not known."""
         if not self.routed:
             return
-        held = Prompts(*(tuple(c) for c in zip(*((p.id, p.digest, p.category) for p in prompts), strict=True)))
+        held = _held(prompts)
         place = torch.full((len(self.keys),), -1, dtype=torch.int64)
         place[self._places(prompts)] = torch.arange(len(prompts))
         for rows in self._rows(prompts).split(PIECE):
@@ -79,7 +79,7 @@ class Trace:
     def counted(self, statistic: str, prompts: Sequence[Prompt]) -> State:
         """The state of these prompts of a trace of counts."""
         places = self._places(prompts)
-        held = Prompts(*(tuple(c) for c in zip(*((p.id, p.digest, p.category) for p in prompts), strict=True)))
+        held = _held(prompts)
         arrays = self._prompt_counts(places) if statistic == "prompt_counts" else self._centroids(places, held)
         return State(statistic, self.shape, held, arrays)
 
@@ -195,6 +195,11 @@ def bound(draft: Draft, prompts: PromptSet, where: str) -> Trace:
         arrays = _in_order(arrays)
     shape = Shape(draft.layers, draft.experts, draft.top_k, draft.model, 0)
     return Trace(shape, tuple((name, by_id[name].digest) for name in draft.ids), arrays, draft.notes)
+
+
+def _held(prompts: Sequence[Prompt]) -> Prompts:
+    rows = [(p.id, p.digest, p.category) for p in prompts]
+    return Prompts(*(tuple(column) for column in zip(*rows, strict=True)))
 
 
 def _in_order(arrays: dict[str, Tensor]) -> dict[str, Tensor]:

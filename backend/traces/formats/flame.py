@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def read(file: File, options: Options) -> Draft:
     tokens = _tokens(file.path, len(indices))
     parts = _windows(indices, weights, tokens, options.window)
     draft = routes(file.name, parts, options, [str(number) for number in read])
-    return Draft(**{**draft.__dict__, "notes": (*draft.notes, SCORES)}) if weights is not None else draft
+    return draft if weights is None else replace(draft, notes=(*draft.notes, SCORES))
 
 
 def _windows(
