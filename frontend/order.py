@@ -1,4 +1,4 @@
-"""In which order the experts of B stand beside those of A: by their own numbers, or each under that of its match."""
+"""The order in which experts of B stand beside those of A: their own numbers, or the number of each one's match."""
 
 from __future__ import annotations
 
@@ -56,7 +56,5 @@ def _layer(values: np.ndarray, partner: np.ndarray, answer: Answer) -> np.ndarra
     for place, axis in enumerate(answer.axes[1:]):
         if axis.name.startswith("expert"):
             values = values.take(partner.clip(0), place).astype(float)
-            blank: list = [slice(None)] * values.ndim
-            blank[place] = partner < 0
-            values[tuple(blank)] = np.nan
+            values[(slice(None),) * place + (partner < 0,)] = np.nan
     return values

@@ -68,7 +68,7 @@ def place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
 
 @dataclass(frozen=True)
 class PageState:
-    """Parsed query. `a`, `b`: checkpoint ids; `order` of B's experts: number or matched; `knobs` by "measure.knob"."""
+    """Parsed query: `a` and `b` are checkpoint ids, `order` that of B's experts, `knobs` text by "measure.knob"."""
 
     path: str
     a: str | None

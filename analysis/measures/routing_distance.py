@@ -43,8 +43,10 @@ def routing_distance(a: Inputs, b: Inputs, *, matching: Matching = "co-selection
         Rao 1945, Bull. Calcutta Math. Soc. 37.
 
     Caveat:
-        Few tokens put any two distributions apart: read it against the band. Two routers with the same loads are at 0
-        however differently they treat a single token; routing agreement looks at those.
+        Few tokens put any two distributions apart: read it against the band. One of eight equally busy experts without
+        partner alone makes 1.01, and pairs are sought anew without each block of prompts, so an interval far wider than
+        the band means a pair that comes and goes. Two routers with the same loads are at 0 however differently they
+        treat a single token; routing agreement looks at those.
     """
     pairs = partners(a, b, matching)
     first, second = (side.sum(0) for side in outcomes(a, b, pairs))

@@ -28,6 +28,8 @@ CASES = [
     ("expert_contrast", {}, SMOOTH),
     ("router_saturation", {}, SMOOTH),
     ("load_difference", {}, SMOOTH),
+    ("routing_agreement", {"matching": "identity"}, SMOOTH),
+    ("routing_distance", {"matching": "identity"}, SMOOTH),
     ("load_violation", {}, ROUGH),
     ("routing_margin", {"show": "quantile"}, ROUGH),
     # Measured over 200 simulations: 91.6 % (pairs too rare to be seen in every block) and 91.3 % (64 tokens).
