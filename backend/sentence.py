@@ -58,7 +58,7 @@ def read(model: Any, anatomy: Anatomy, tokenizer: Any, text: str, options: Captu
         found = list(capture(model, anatomy, tokenizer, [Prompt("typed", text, "none")], options, _NEEDS))
     [captured] = found
     assert captured.route is not None
-    route, pieces = captured.route, _Pieces(tokenizer)
+    route, pieces = captured.route, Pieces(tokenizer)
     served = route.served & (route.indices < route.shape.experts)
     return Sentence(
         tokens=_tokens(captured, pieces),
@@ -101,17 +101,18 @@ def _following(model: Any) -> Iterator[list[tuple[list[int], list[float]]]]:
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class Pieces:
     """Ids as text; part of a character as the tokenizer writes it."""
 
     tokenizer: Any
 
     def of(self, token: int) -> str:
+        """The piece of one token."""
         piece = self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(self.tokenizer.convert_ids_to_tokens(token)) if NOT_WHOLE in piece or not piece else piece
 
 
-def _tokens(captured: Captured, pieces: _Pieces) -> list[dict[str, Any]]:
+def _tokens(captured: Captured, pieces: Pieces) -> list[dict[str, Any]]:
     assert captured.route is not None
     keys = captured.route.keys
     rows = zip(keys.token.tolist(), keys.role.tolist(), keys.span.tolist(), strict=True)

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from backend.cli import ask, compare, doctor, export, importing, lists, services
+from backend.cli import ask, compare, doctor, edit, export, importing, lists, prune, services
 from backend.cli.refusals import sentence
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app.add_typer(lists.prompts, name="prompts")
 app.command("measures")(lists.measures)
 app.command("ask")(ask.ask)
 app.command("compare")(compare.compare)
+app.command("edit")(edit.edit)
+app.command("prune")(prune.prune)
 app.command("sql")(lists.sql)
 app.add_typer(export.export, name="export")
 app.command("import")(importing.import_trace)

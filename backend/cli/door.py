@@ -31,6 +31,16 @@ class Door(Protocol):
         """The ANSWER object; raises a refusal."""
         ...
 
+    def edit(
+        self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
+    ) -> dict[str, Any]:
+        """What an edit does; `options` are `randoms` and `chat_template`."""
+        ...
+
+    def prune(self, checkpoint: str, prompts: str, ratio: float, randoms: int, progress: Progress) -> dict[str, Any]:
+        """What each criterion would drop at this ratio."""
+        ...
+
     def checkpoints(self) -> list[dict[str, Any]]:
         """All checkpoints."""
         ...

@@ -11,6 +11,7 @@ from backend.answer import Answering, Ticket
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint, Checkpoints, inspect
 from backend.cli.door import Progress, Wanted
+from backend.edits.asking import Asked, pruned, tried
 from backend.prompts import Prompts, PromptSet, parse, read_file
 from backend.question import ask
 from backend.runners.local import LocalRunner
@@ -44,6 +45,27 @@ class LocalDoor:
         ticket = Ticket(progress=lambda p: progress(p.stage, p.fraction, p.eta_seconds))
         answer = Answering(self._store, self._runner, self._settings.memory_budget).answer(question, ticket)
         return to_json(answer.result, answer.provenance)
+
+    def edit(
+        self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
+    ) -> dict[str, Any]:
+        """Try it here."""
+        asked, budget = Asked(checkpoint, spec, **options), self._settings.memory_budget
+        found = self._prompt_set(prompts)
+        return tried(
+            asked,
+            found,
+            self._checkpoint,
+            self._runner,
+            budget,
+            lambda p: progress(p.stage, p.fraction, p.eta_seconds),
+        )
+
+    def prune(self, checkpoint: str, prompts: str, ratio: float, randoms: int, progress: Progress) -> dict[str, Any]:
+        """Compare keep-lists here."""
+        found, budget = self._prompt_set(prompts), self._settings.memory_budget
+        told = lambda p: progress(p.stage, p.fraction, p.eta_seconds)  # noqa: E731
+        return pruned(checkpoint, ratio, randoms, found, self._checkpoint, self._runner, budget, told)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """All checkpoints."""

@@ -53,6 +53,20 @@ class RemoteDoor:
         self._follow(job["job"], progress)
         return self._send("GET", f"/questions/{job['key']}").json()
 
+    def edit(
+        self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
+    ) -> dict[str, Any]:
+        """Ask the backend; it says nothing until it is done, however long that takes."""
+        named = {"checkpoint": self._checkpoint(checkpoint), "prompts": self._prompt_set(prompts)}
+        if "checkpoint" in spec:
+            spec = {**spec, "checkpoint": self._checkpoint(spec["checkpoint"])}
+        return self._send("POST", "/edits", json=named | {"edit": dict(spec)} | dict(options), timeout=None).json()
+
+    def prune(self, checkpoint: str, prompts: str, ratio: float, randoms: int, progress: Progress) -> dict[str, Any]:
+        """Ask the backend; it says nothing until it is done."""
+        named = {"checkpoint": self._checkpoint(checkpoint), "prompts": self._prompt_set(prompts)}
+        return self._send("POST", "/prunes", json=named | {"ratio": ratio, "randoms": randoms}, timeout=None).json()
+
     def checkpoints(self) -> list[dict[str, Any]]:
         """All checkpoints."""
         return self._send("GET", "/checkpoints").json()["checkpoints"]

@@ -75,7 +75,40 @@ class SentenceTask:
     lane: Lane = "model"
 
 
-Task = CaptureTask | EvaluateTask | SentenceTask
+@dataclass(frozen=True)
+class EditTask:
+    """Run the prompts through a model, through the same model edited, and through as many random edits of that kind.
+
+    `edit` is its spec; `other` the checkpoint that it takes something from.
+    """
+
+    id: str
+    checkpoint: Checkpoint
+    edit: Mapping[str, Any]
+    prompts: tuple[Prompt, ...]
+    capture: CaptureOptions
+    randoms: int
+    other: Checkpoint | None = None
+    lane: Lane = "model"
+
+
+@dataclass(frozen=True)
+class PruneTask:
+    """Run the prompts through a model, and through what is left of it under each criterion's keep-list.
+
+    `ratio` is the share of each layer's experts that goes.
+    """
+
+    id: str
+    checkpoint: Checkpoint
+    ratio: float
+    prompts: tuple[Prompt, ...]
+    capture: CaptureOptions
+    randoms: int
+    lane: Lane = "model"
+
+
+Task = CaptureTask | EvaluateTask | SentenceTask | EditTask | PruneTask
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,14 @@ class SentenceReady:
 
 
 @dataclass(frozen=True)
+class TriedReady:
+    """What an edit, or each keep-list, did, as plain values."""
+
+    task: str
+    told: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Done:
     """The task ended well."""
 
@@ -151,4 +192,4 @@ class Failed:
     refusal: bool = False
 
 
-Message = Ready | Progress | Loaded | ShardReady | ResultReady | SentenceReady | Done | Failed
+Message = Ready | Progress | Loaded | ShardReady | ResultReady | SentenceReady | TriedReady | Done | Failed

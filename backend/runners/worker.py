@@ -23,7 +23,19 @@ from pathlib import Path
 from analysis.errors import GeometryError
 from backend.errors import Refusal
 from backend.runners.failures import TaskFailed
-from backend.runners.messages import CaptureTask, Done, Failed, Lane, Message, Progress, Ready, SentenceTask, Task
+from backend.runners.messages import (
+    CaptureTask,
+    Done,
+    EditTask,
+    Failed,
+    Lane,
+    Message,
+    Progress,
+    PruneTask,
+    Ready,
+    SentenceTask,
+    Task,
+)
 
 PR_SET_PDEATHSIG = 1
 NICE = 5
@@ -106,7 +118,7 @@ class Worker:
         return True
 
     def _begin(self, task: Task) -> Generator[Message, None, None]:
-        from backend.runners import evaluation, passes, sentences, traced
+        from backend.runners import edits, evaluation, passes, prunes, sentences, traced
 
         if isinstance(task, CaptureTask) and task.checkpoint.trace:
             return traced.run(task, self._arrays)
@@ -114,6 +126,10 @@ class Worker:
             return passes.run(task, self._residents, self._arrays)
         if isinstance(task, SentenceTask):
             return sentences.run(task, self._residents)
+        if isinstance(task, EditTask):
+            return edits.run(task, self._residents)
+        if isinstance(task, PruneTask):
+            return prunes.run(task, self._residents)
         return evaluation.run(task, self._residents, self._merged)
 
     def _step(self, task: str) -> None:
@@ -151,7 +167,10 @@ def _warm(lane: Lane) -> None:
 
     measures()
     models = ("transformers",) if lane == "model" else ()
-    for name in ("backend.runners.evaluation", "backend.runners.passes", "backend.runners.sentences", *models):
+    for name in (
+        *(f"backend.runners.{room}" for room in ("edits", "evaluation", "passes", "prunes", "sentences")),
+        *models,
+    ):
         importlib.import_module(name)
 
 
