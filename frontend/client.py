@@ -118,6 +118,10 @@ class Client:
         """A recorded run with a point for each recorded step."""
         return (await self._send("GET", f"/live/{name}")).json()
 
+    async def edit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Try an edit of a model, however long that takes."""
+        return (await self._send("POST", "/edits", json=body, timeout=httpx.Timeout(None, connect=5))).json()
+
     async def stored_questions(self) -> list[Mapping[str, Any]]:
         """What the store can answer at once."""
         return await self._list("/questions", "questions")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
-from dash import html
+from dash import dcc, html
 
 from frontend import words
 from frontend.answer import Answer
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 FACTS = 8
 """Single numbers shown under a figure: enough for an effect with its spread, its pairs and its permutation p."""
+
+
+MERGES = 3
+"""Pairs of experts, the first of their axis, that a link leads on from."""
+_PAIR = re.compile(r"(.+)/E(\d+)-E(\d+)")
 
 
 def foot(panel: Panel) -> html.Footer:
@@ -30,11 +37,36 @@ def foot(panel: Panel) -> html.Footer:
             **hyphened({"data-act": "ask", "aria-label": f"Add step 0 to {panel.title}"}),
         )
         facts.append(html.Span(start, className="fact"))
+    facts += [html.Span(link, className="fact") for link in _merges(panel)]
     # The measure's own caveat first, then what only these answers know: a cut prompt, a reason for a NaN, a weighting.
     own = [str(panel.measure.get("caveat") or "")]
     told = [caveat for side in panel.sides for caveat in side.answer.caveats]
     caveats = [html.Div(caveat, className="caveat") for caveat in dict.fromkeys(own + told) if caveat]
     return html.Footer([html.Div(facts, className="facts"), *caveats], className="plate-foot")
+
+
+def _merges(panel: Panel) -> list[dcc.Link]:
+    """From pairs of experts that a measure names, the first ones first, to what merging them would cost."""
+    pairs = next((axis.labels for side in panel.sides[:1] for axis in side.answer.axes if axis.name == "pair"), ())
+    asked = next((a.question for a in panel.asked), None)
+    found = [match for name in pairs[:MERGES] if (match := _PAIR.fullmatch(name))]
+    if asked is None:
+        return []
+    about = {"a": asked.checkpoints[0], **({"prompts": asked.prompts} if asked.prompts else {})}
+    return [
+        dcc.Link(
+            f"try merging {pair[0]}",
+            href="/whatif?"
+            + urlencode(
+                about
+                | {"k.whatif.kind": "merge", "k.whatif.layer": pair[1]}
+                | {"k.whatif.expert": pair[2], "k.whatif.second": pair[3]},
+                safe="/",
+            ),
+            className="link",
+        )
+        for pair in found
+    ]
 
 
 def _facts(panel: Panel) -> list[str]:

@@ -34,6 +34,7 @@ RAIL = (
         (
             ("split", "/compare", "Compare"),
             ("text", "/tokens", "Tokens"),
+            ("match", "/whatif", "What if"),
             ("play", "/live", "Live"),
             ("table", "/experiments", "Experiments"),
             ("pulse", "/jobs", "Jobs"),

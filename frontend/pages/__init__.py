@@ -26,6 +26,7 @@ from frontend.pages import (
     specialisation,
     tokens,
     trajectories,
+    whatif,
 )
 from frontend.state import Material, PageState
 
@@ -47,6 +48,7 @@ PAGES: dict[str, Layout] = {
     "/live": live.layout,
     "/tokens": tokens.layout,
     "/experiments": experiments.layout,
+    "/whatif": whatif.layout,
 }
 
 

@@ -11,7 +11,8 @@ from tests.end_to_end.panels import ask, open_panel, ready
 pytestmark = pytest.mark.browser
 
 PAGES = (
-    "/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/tokens", "/live", "/experiments"
+    "/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/tokens", "/live", "/experiments",
+    "/whatif",
 )  # fmt: skip
 
 
