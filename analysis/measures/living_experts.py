@@ -15,7 +15,7 @@ from analysis.measure import Chance, Inputs, Values, measure
 from analysis.result import Reason
 
 NAMED = 6
-"""So many births and deaths are told by name."""
+"""So many places of births and of deaths are told."""
 
 
 @measure(
@@ -41,8 +41,8 @@ def living_experts(
         n_se: tokens that expert e served at step s on these prompts (`selected`: those that chose it).
 
     Returns:
-        Step by layer by expert, 0 to 1 and nothing between: not in use, in use. NaN where no token was routed in the
-        layer. Facts: births and deaths, all layers and steps together, and the first of them by name.
+        Step by layer by expert, 0 to 1: 1 in use, 0 not, nothing between. NaN where no token was routed in the layer.
+        Facts: births and deaths, all layers and steps together, and where the first of them were.
 
     Raises:
         TooFew: With fewer than two checkpoints.
@@ -104,7 +104,7 @@ def _told(alive: Float[Tensor, "step layer expert"], steps: tuple[Inputs, ...]) 
     for name, sign in (("births", 1), ("deaths", -1)):
         places = (alive.diff(dim=0) == sign).nonzero().tolist()
         facts[name] = len(places)
-        # No expert is named before all are counted: a name would change with the numbering, the count does not.
+        # By layer: which expert it was would change with the numbering.
         layers = sorted({(step, layer) for step, layer, _ in places})[:NAMED]
         if layers:
             when = (f"layer {steps[0].shape.layers[layer]} at step {_label(steps, step + 1)}" for step, layer in layers)

@@ -87,9 +87,9 @@ def _states(task: PruneTask, own: Resident) -> Generator[Message, None, Mapping[
 
 
 def _choice(states: Mapping[str, State], criterion: Any, kept: int) -> Choice:
-    sums = [states[name] for name in READ]
-    halves = [keep_list(scores(*sums, criterion, half), kept) for half in HALVES]
-    return Choice(criterion, keep_list(scores(*sums, criterion), kept), overlap(*halves))
+    given, output = (states[name] for name in READ)
+    first, second = (keep_list(scores(given, output, criterion, half), kept) for half in HALVES)
+    return Choice(criterion, keep_list(scores(given, output, criterion), kept), overlap(first, second))
 
 
 def _told(choice: Choice, costs: Mapping[Keep, list], layers: tuple[str, ...], experts: int) -> dict[str, Any]:

@@ -14,10 +14,14 @@ import numpy as np
 from frontend.clock import Clock
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, canvas, label, nth, trace
+from frontend.words import count
 
 WIDTH = {12: 1180, 6: 560}
 """Pixels that a figure of so many columns has, about: how many tiles and ticks fit."""
-TICK = 40
+LETTER, APART = 6.5, 12
+"""Pixels of a letter of a tick, and between two ticks."""
+FEW = 16
+"""Experts up to which marks have their full size; more would cover each other."""
 FIRST, LAST = "circle-open", "diamond"
 """Shapes of the first and the last step, in every figure of a run."""
 
@@ -74,10 +78,10 @@ class Multiples:
 
     def clock_axes(self) -> None:
         """The steps under each column of tiles; evenly spaced, for they are stored where much happens."""
-        at = ticks(self.clock, WIDTH.get(self.span, 560) // self.columns // TICK)
-        texts = [tick(self.clock, i) for i in at]
-        extent = [-0.35, self.clock.last + 0.35]
-        axes(self.figure, "x", tickvals=at, ticktext=texts, range=extent, showticklabels=False)
+        widest = LETTER * max(len(short(told)) for told in self.clock.told) + APART
+        at = ticks(self.clock, int(WIDTH.get(self.span, 560) / self.columns / widest))
+        axis = {"tickvals": at, "ticktext": [tick(self.clock, i) for i in at], "tickangle": 0}
+        axes(self.figure, "x", **axis, range=[-0.35, self.clock.last + 0.35], showticklabels=False)
         for number in self.tiles[-self.columns :]:
             axes(self.figure, "x", number, showticklabels=True)
 
@@ -114,13 +118,24 @@ def ticks(clock: Clock, most: int) -> list[int]:
 def tick(clock: Clock, at: int) -> str:
     """A step on the axis; the first and the last say so."""
     end = "first" if at == 0 else "last" if at == clock.last else ""
-    return f"{clock.told[at]}<br>{end}" if end else clock.told[at]
+    return f"{short(clock.told[at])}<br>{end}" if end else short(clock.told[at])
+
+
+def short(told: str) -> str:
+    """A step as an axis has room for: from a hundred thousand on in three figures. Hovering tells all of them."""
+    number = told.replace(",", "")
+    return count(int(number)) if number.isdigit() and int(number) >= 100_000 else told
 
 
 def shapes(clock: Clock, plain: float = 4) -> dict[str, list]:
     """Marker shapes and sizes along a run: hollow where it starts, a diamond where it ends."""
     inner = len(clock.steps) - 2
     return {"symbol": [FIRST, *["circle"] * inner, LAST], "size": [8, *[plain] * inner, 9]}
+
+
+def mark(size: int, experts: Sequence[str]) -> int:
+    """A mark's size among so many experts."""
+    return size if len(experts) <= FEW else max(3, size // 2)
 
 
 def nearest(layer: int, labels: Sequence[str]) -> int:

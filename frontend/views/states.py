@@ -9,7 +9,7 @@ import numpy as np
 from frontend.clock import Clock
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, sparse, trace
-from frontend.views.multiples import Multiples, nearest
+from frontend.views.multiples import FEW, Multiples, mark, nearest
 from frontend.views.side import Side
 
 ROW, GAP = 13, 40
@@ -24,14 +24,14 @@ def draw(sides: Sequence[Side], layer: int, clock: Clock, span: int) -> Figure:
     tiles = Multiples(layers, clock, span, (tall, GAP), shared=True)
     for at, name in enumerate(layers):
         alive = answer.values[:, at]
-        tiles.title(at, f"layer {name}: {_count(alive[-1])} of {len(experts)} at the end", at == nearest(layer, layers))
+        tiles.title(at, f"layer {name}: {_count(alive[-1])} / {len(experts)}", at == nearest(layer, layers))
         _cells(tiles, at, alive, experts)
         _changes(tiles, at, alive, experts)
         tiles.step_line(at, -0.5, len(experts) - 0.5)
     tiles.clock_axes()
     rows, names = sparse(experts, 8)
     axes(tiles.figure, "y", tickvals=rows, ticktext=names, range=[len(experts) - 0.5, -0.5])
-    tiles.key(f"filled: in use, by {clock.title}   ▲ born   ✕ died   ┊ the step shown")
+    tiles.key(f"filled: in use (count: last step), by {clock.title}   ▲ born   ✕ died   ┊ the step shown")
     return tiles.finished(b=62)
 
 
@@ -54,7 +54,7 @@ def _cells(tiles: Multiples, at: int, alive: np.ndarray, experts: Sequence[str])
         showscale=False,
         colorscale=[[0, T["surface"]], [1, T["mag-2"]]],
         xgap=2,
-        ygap=2,
+        ygap=2 if len(experts) <= FEW else 1,
         hoverongaps=False,
         customdata=words,
         hovertemplate="%{customdata}<extra></extra>",
@@ -75,7 +75,12 @@ def _changes(tiles: Multiples, at: int, alive: np.ndarray, experts: Sequence[str
             y=expert.astype(np.int32),
             mode="markers",
             name=word,
-            marker={"symbol": symbol, "size": 9, "color": T["ink"], "line": {"width": 1, "color": T["surface"]}},
+            marker={
+                "symbol": symbol,
+                "size": mark(9, experts),
+                "color": T["ink"],
+                "line": {"width": 1, "color": T["surface"]},
+            },
             text=[
                 f"{experts[int(e)]} {word} by {tiles.clock.words(int(s) + 1)}"
                 for s, e in zip(step, expert, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 from frontend.clock import Clock
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, nth, trace
-from frontend.views.multiples import FIRST, LAST, Multiples, nearest
+from frontend.views.multiples import FIRST, LAST, Multiples, mark, nearest
 from frontend.views.side import Side
 
 TILE, GAP = 250, 34
@@ -55,6 +55,7 @@ def _tile(tiles: Multiples, at: int, points: np.ndarray, experts: Sequence[str],
         text=hover,
         hovertemplate="%{text}<extra></extra>",
     )
+    edge = {"width": 1, "color": T["ink-3"]}
     for where, symbol, name in ((0, FIRST, "first"), (clock.last, LAST, "last")):
         trace(
             figure,
@@ -64,7 +65,7 @@ def _tile(tiles: Multiples, at: int, points: np.ndarray, experts: Sequence[str],
             y=points[where, :, 1].astype(np.float32),
             mode="markers",
             name=name,
-            marker={"symbol": symbol, "size": 8, "color": T["ink-3"], "line": {"width": 1, "color": T["ink-3"]}},
+            marker={"symbol": symbol, "size": mark(8, experts), "color": T["ink-3"], "line": edge},
             text=[f"{expert}, {clock.words(where)}, {name}" for expert in experts],
             hovertemplate="%{text}<extra></extra>",
         )
@@ -76,7 +77,7 @@ def _now(tiles: Multiples, at: int, points: np.ndarray, experts: Sequence[str], 
     look = {
         "mode": "markers+text" if named else "markers",
         "name": "step shown",
-        "marker": {"size": 10, "color": side.colour, "line": {"width": 1.5, "color": T["surface"]}},
+        "marker": {"size": mark(10, experts), "color": side.colour, "line": {"width": 1.5, "color": T["surface"]}},
         "text": list(experts),
         "textposition": "top center",
         "textfont": {"size": 11, "color": T["ink"]},

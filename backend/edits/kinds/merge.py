@@ -40,7 +40,7 @@ class Merge(Edit):
         pair = [layer.expert(expert) for expert in (self.first, self.second)]
         _check_views(layer, pair[0])
         used, other = (float(subject.usage[at, expert]) for expert in (self.first, self.second))
-        made = merged(*pair, other / (used + other) if used + other else 0.5)
+        made = merged(pair[0], pair[1], other / (used + other) if used + other else 0.5)
         writes = [
             Write(tensor, getattr(made, part))
             for expert in pair
