@@ -1,0 +1,63 @@
+"""`moe-geometry compare`: a checkpoint and its copy under other numbers are matched, and differ in nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+from analysis.lab.model import register
+from backend.cli.compare import compare
+from backend.errors import Refusal
+
+pytestmark = pytest.mark.slow
+
+ORDERS = ([3, 0, 5, 1, 2, 4, 7, 6], [1, 2, 3, 4, 5, 6, 7, 0], [7, 6, 5, 4, 3, 2, 1, 0])
+
+
+@pytest.fixture
+def renamed(root: Path, tmp_path: Path) -> Path:
+    """Expert e of layer l is called ORDERS[l][e]."""
+    register()
+    own = root / "data" / "checkpoints" / "aux-s1" / "step-03000"
+    model = AutoModelForCausalLM.from_pretrained(own)
+    for layer, order in zip(model.model.layers, ORDERS, strict=True):
+        back = torch.tensor(order).argsort()
+        for weight in (layer.mlp.gate.weight, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
+            weight.data = weight.data[back]
+    model.save_pretrained(tmp_path / "renamed")
+    AutoTokenizer.from_pretrained(own).save_pretrained(tmp_path / "renamed")
+    return tmp_path / "renamed"
+
+
+def test_a_renamed_copy_is_matched_and_differs_in_nothing(
+    root: Path, renamed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "some.jsonl"
+    rows = (root / "data" / "prompts" / "four-tasks.jsonl").read_text("utf-8").splitlines()
+    prompts.write_text("\n".join(rows[::5]) + "\n", "utf-8")
+    monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "data"))
+    monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
+    report = tmp_path / "report.html"
+    compare("aux-s1/step-03000", str(renamed), prompts=str(prompts), report=report, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    for layer, order in zip(told["layers"], ORDERS, strict=True):
+        assert layer["matching"] == {f"E{e}": f"E{to}" for e, to in enumerate(order)}
+        assert layer["match_quality"] == pytest.approx(1, abs=1e-6) and layer["null"]["high"] < 0.5
+    found = {each["measure"]: each for each in told["differences"]}
+    assert not [name for name, each in found.items() if "refused" in each]
+    agreement = [value for value in found["routing_agreement"]["values"] if isinstance(value, float | int)]
+    assert agreement == pytest.approx([1] * len(agreement))
+    loads = [value for row in found["load_difference"]["values"] for value in row]
+    assert loads == pytest.approx([0] * len(loads), abs=1e-9)
+    assert report.stat().st_size > 1_000_000 and "https://" not in report.read_text("utf-8").split("<script>")[0]
+
+
+def test_a_report_that_is_no_html_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"ends in '.pdf'"):
+        compare("a", "b", prompts="p", report=tmp_path / "r.pdf")
