@@ -79,7 +79,7 @@
       if (!found) return;
       const [told, partner] = await Promise.all([fetch(`/api/v1/questions/${found.key}`).then((r) => r.json()), fetch(`/api/v1/questions/${found.key}/arrays/partner`).then((r) => r.arrayBuffer())]);
       state.matched = found.checkpoints[0] === a ? numbers(partner) : turned(numbers(partner));
-      state.order = `colours in A's order: b is ${told.facts["order of b"]} on ${found.prompts}, ${told.facts["experts matched"]} experts`;
+      state.order = `colours in A's order: b is ${told.facts["order of b"]} (${found.prompts})`;
     } catch { /* the sentence above stands */ }
   };
 
