@@ -122,6 +122,10 @@ class Client:
         """Try an edit of a model, however long that takes."""
         return (await self._send("POST", "/edits", json=body, timeout=httpx.Timeout(None, connect=5))).json()
 
+    async def prune(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Compare keep-lists of a model, however long that takes."""
+        return (await self._send("POST", "/prunes", json=body, timeout=httpx.Timeout(None, connect=5))).json()
+
     async def stored_questions(self) -> list[Mapping[str, Any]]:
         """What the store can answer at once."""
         return await self._list("/questions", "questions")

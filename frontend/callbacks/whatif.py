@@ -7,7 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, no_update
 
 from frontend.client import Client, Refusal
-from frontend.pages import whatif
+from frontend.pages import pruneplan, whatif
 from frontend.state import material_of, parse
 
 
@@ -45,3 +45,29 @@ def register(app: Dash, client: Client) -> None:
         except Refusal as refusal:
             return whatif.refused(str(refusal))
         return whatif.result(told)
+
+    _register_planner(app, client)
+
+
+def _register_planner(app: Dash, client: Client) -> None:
+    @app.callback(
+        Output("prune-result", "children"),
+        Input("prune-go", "n_clicks"),
+        State("prune-ratio", "value"),
+        State("loc", "pathname"),
+        State("loc", "search"),
+        running=[
+            (Output("prune-go", "disabled"), True, False),
+            (Output("prune-told", "children"), "Running every keep-list, and random ones …", ""),
+        ],
+        prevent_initial_call=True,
+    )
+    async def plan(clicks: int | None, ratio: str | None, path: str, search: str) -> Any:
+        if not clicks:
+            return no_update
+        try:
+            state = parse(path, search, await material_of(client))
+            asked = {"checkpoint": state.a or "", "prompts": state.prompts or "", "ratio": ratio}
+            return pruneplan.result(await client.prune(asked))
+        except Refusal as refusal:
+            return whatif.refused(str(refusal))

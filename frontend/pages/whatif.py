@@ -10,6 +10,7 @@ from dash import dcc, html
 
 from frontend.attributes import hyphened
 from frontend.client import Client
+from frontend.pages import pruneplan
 from frontend.pages.head import page
 from frontend.panel import icon, plain_plate
 from frontend.state import Material, PageState
@@ -42,7 +43,8 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
     form = html.Div([choose, *fields, go], className="whatif-form")
     told = html.Div(id="whatif-told", role="status", className="t-note ink-2")
     edit = plain_plate("Edit", [form, told], notes=(NOTHING_KEPT, "five random edits of the same kind, same layer"))
-    return [*page("What if", LEAD, [edit]), html.Div(id="whatif-result", className="grid whatif-result")]
+    found, planned = (html.Div(id=f"{name}-result", className="grid whatif-result") for name in ("whatif", "prune"))
+    return [*page("What if", LEAD, [edit]), found, html.Div(pruneplan.form(), className="whatif-result"), planned]
 
 
 def _defaults() -> dict[str, str]:
@@ -169,7 +171,7 @@ def _tokens(told: Mapping[str, Any]) -> html.Section:
         className="scroll-y",
         tabIndex="0",
         role="region",
-        **hyphened({"aria-label": "Tokens that changed"}),
+        **hyphened({"aria-label": "List of changed tokens"}),
     )
     notes = (f"{len(moved['shown'])} with the largest change of the next token's loss", "loss in nats")
     return plain_plate("Tokens that changed", [table], 7, words, notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -30,8 +32,20 @@ def test_an_expert_is_switched_off_and_the_page_says_what_that_costs(page: Page)
         },
     ).json()
     expect(plate.locator("tbody tr").first).to_contain_text(f"{told['perplexity'][0]['after']:,.2f}")
-    tokens = page.get_by_role("region", name="Tokens that changed").first
+    tokens = page.get_by_role("region", name="Tokens that changed")
     assert tokens.locator("tbody tr").count() == len(told["tokens_changed"]["shown"])
+    assert not violations(page)
+
+
+def test_a_plan_hands_over_a_keep_list_as_json(page: Page) -> None:
+    ready(page, QUERY)
+    page.get_by_role("button", name="Plan it").click()
+    plate = page.get_by_role("region", name="What each criterion's keep-list costs")
+    expect(plate.locator("tbody tr")).to_have_count(12)  # untouched, ten criteria, random
+    with page.expect_download() as came:
+        plate.get_by_role("link", name="Keep-list of reap as JSON").click()
+    written = json.loads(came.value.path().read_text())
+    assert [len(layer["keep"]) for layer in written["layers"].values()] == [6, 6, 6, 6]
     assert not violations(page)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from frontend.pages import whatif
+from frontend.pages import pruneplan, whatif
 
 GIVEN = {"layer": " 2", "expert": "5", "second": "6", "k": "3"}
 TOLD: dict[str, Any] = {
@@ -71,6 +71,48 @@ TOLD: dict[str, Any] = {
 def test_the_form_says_what_the_api_takes(kind: str, wanted: dict) -> None:
     assert whatif.spec(kind, GIVEN, "free") == wanted
     assert whatif.spec("off", GIVEN | {"expert": "five"}, None)["expert"] == "five"  # the backend says what is right
+
+
+PLANNED: dict[str, Any] = {
+    "checkpoint": "aux",
+    "fingerprint": "f",
+    "prompt_set": "four-tasks",
+    "prompts_digest": "d",
+    "ratio": 0.5,
+    "kept": 1,
+    "experts": 2,
+    "tokens": 100,
+    "seconds": 2.0,
+    "random": 2,
+    "random_agreement": 0.5,
+    "notes": [],
+    "agreement": [[1, 0.25], [0.25, 1]],
+    "criteria": [
+        {
+            "criterion": name,
+            "halves": 0.75,
+            "layers": {"0": {"keep": [n], "drop": [1 - n]}},
+            "perplexity": [
+                {"category": "all", "before": 10.0, "after": after, "change": {"value": after}, "random": [0.0, 0.2]}
+            ],
+        }
+        for n, (name, after) in enumerate((("reap", 12.5), ("max_activation", 11.5)))
+    ],
+}
+
+
+def test_a_plan_names_the_cheapest_list_and_hands_each_over() -> None:
+    shown = json.dumps(pruneplan.result(PLANNED), cls=PlotlyJSONEncoder)
+    for part in (
+        "Least cost on these prompts: max activation",
+        "12.50",
+        "11.05",
+        "random, mean of 2",
+        "keep-reap.json",
+    ):
+        assert part in shown, part
+    written = json.loads(pruneplan.keep_list(PLANNED, PLANNED["criteria"][1]))
+    assert written["criterion"] == "max_activation" and written["layers"] == {"0": {"keep": [1], "drop": [0]}}
 
 
 def test_a_result_is_told_with_interval_chance_and_reasons() -> None:
