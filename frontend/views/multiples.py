@@ -16,9 +16,9 @@ from frontend.figure import Figure
 from frontend.views.marks import T, axes, canvas, label, nth, trace
 from frontend.words import count
 
-WIDTH = {12: 1180, 6: 560}
+WIDTH = {12: 1000, 6: 480}
 """Pixels that a figure of so many columns has, about: how many tiles and ticks fit."""
-LETTER, APART = 6.5, 12
+LETTER, APART = 6, 8
 """Pixels of a letter of a tick, and between two ticks."""
 FEW = 16
 """Experts up to which marks have their full size; more would cover each other."""
@@ -79,7 +79,7 @@ class Multiples:
     def clock_axes(self) -> None:
         """The steps under each column of tiles; evenly spaced, for they are stored where much happens."""
         widest = LETTER * max(len(short(told)) for told in self.clock.told) + APART
-        at = ticks(self.clock, int(WIDTH.get(self.span, 560) / self.columns / widest))
+        at = ticks(self.clock, int(WIDTH.get(self.span, WIDTH[6]) / self.columns / widest))
         axis = {"tickvals": at, "ticktext": [tick(self.clock, i) for i in at], "tickangle": 0}
         axes(self.figure, "x", **axis, range=[-0.35, self.clock.last + 0.35], showticklabels=False)
         for number in self.tiles[-self.columns :]:
@@ -87,7 +87,7 @@ class Multiples:
 
     def key(self, text: str, below: int = 36) -> None:
         """What the shapes mean, under the axes."""
-        place = {"xref": "paper", "yref": "paper", "yanchor": "top", "yshift": -below}
+        place = {"xref": "paper", "yref": "paper", "yanchor": "top", "yshift": -below, "align": "left"}
         label(self.figure, 0, 0, text, T["ink-2"], **place)
 
     def finished(self, **margin: int) -> Figure:
@@ -110,9 +110,14 @@ def columns_of(count: int, span: int) -> int:
 
 
 def ticks(clock: Clock, most: int) -> list[int]:
-    """Positions that carry a tick: the first, the last, and evenly what finds room between them."""
-    many = len(clock.steps)
-    return sorted({round(float(x)) for x in np.linspace(0, many - 1, max(2, min(many, most)))})
+    """Positions that carry a tick: the first, the last, and what finds room between them, evenly where that can be."""
+    most = max(2, min(clock.last + 1, most))
+    even = next(
+        stride for stride in range(1, clock.last + 1) if clock.last % stride == 0 and clock.last // stride < most
+    )
+    if 2 * (clock.last // even + 1) > most:
+        return list(range(0, clock.last + 1, even))
+    return sorted({round(float(x)) for x in np.linspace(0, clock.last, most)})
 
 
 def tick(clock: Clock, at: int) -> str:

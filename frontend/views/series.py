@@ -71,13 +71,13 @@ def draw(sides: Sequence[Side], layer: int, clock: Clock, span: int) -> Figure:
     tiles.clock_axes()
     axes(tiles.figure, "y", range=[low, high])
     tiles.key(_said(sides[0].answer, clock))
-    return tiles.finished(b=62, r=34 if 1 < len(found.lines) <= NAMED else 16)
+    return tiles.finished(b=76, r=34 if 1 < len(found.lines) <= NAMED else 16)
 
 
 def _said(answer: Answer, clock: Clock) -> str:
     unit = answer.unit.split(" (")[0]
     mean = ", mean over pairs" if answer.values.ndim == 3 else ""
-    return f"{unit}{mean}, by {clock.title}   ○ first   ◆ last   ┊ the step shown"
+    return f"{unit}{mean}, by {clock.title}<br>○ first   ◆ last   ┊ the step shown"
 
 
 def _lines(answer: Answer) -> tuple[str, ...]:

@@ -31,8 +31,8 @@ def draw(sides: Sequence[Side], layer: int, clock: Clock, span: int) -> Figure:
     tiles.clock_axes()
     rows, names = sparse(experts, 8)
     axes(tiles.figure, "y", tickvals=rows, ticktext=names, range=[len(experts) - 0.5, -0.5])
-    tiles.key(f"filled: in use (count: last step), by {clock.title}   ▲ born   ✕ died   ┊ the step shown")
-    return tiles.finished(b=62)
+    tiles.key(f"filled: in use (count: last step), by {clock.title}<br>▲ born   ✕ died   ┊ the step shown")
+    return tiles.finished(b=76)
 
 
 def changes(alive: np.ndarray) -> np.ndarray:

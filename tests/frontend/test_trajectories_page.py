@@ -214,8 +214,10 @@ def test_tiles_fill_wide_plates_and_ticks_keep_the_ends():
     assert [columns_of(n, 12) for n in (1, 4, 6, 8, 16, 24)] == [1, 4, 6, 4, 8, 8]
     assert [columns_of(n, 6) for n in (1, 4, 16, 48)] == [1, 2, 4, 6]
     long = from_labels(tuple(map(str, range(40))))
-    assert ticks(long, 5)[0] == 0 and ticks(long, 5)[-1] == 39 and len(ticks(long, 5)) == 5
-    assert ticks(CLOCK, 1) == [0, 2]
+    assert ticks(long, 5) == [0, 13, 26, 39] and ticks(CLOCK, 1) == [0, 2]
+    seven, prime = (from_labels(tuple(map(str, range(n)))) for n in (7, 14))
+    assert ticks(seven, 6) == [0, 2, 4, 6] and ticks(seven, 7) == list(range(7))
+    assert ticks(prime, 5) == [0, 3, 6, 10, 13]
 
 
 def test_an_axis_of_another_length_is_told_by_its_own_labels():
