@@ -1,7 +1,7 @@
 """A figure as plotly.js takes it: a plain dictionary of traces and layout.
 
-plotly's own classes check every property each time one is set; that took twenty times as long as all else in a figure.
-The views write the dictionary themselves, and their tests hold every figure to plotly's schema.
+plotly's own classes check every property each time one is set: a figure took eight times as long as it does now. The
+views write the dictionary themselves, and their tests hold every figure to plotly's schema.
 """
 
 from __future__ import annotations
