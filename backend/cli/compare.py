@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def _told(door: Door, ends: tuple[str, str], prompts: str, evidence: str, line: 
         "a": ends[0],
         "b": ends[1],
         "prompts": prompts,
-        "command": f"moe-geometry compare {ends[0]} {ends[1]} --prompts {prompts} --evidence {evidence}",
+        "command": shlex.join(["moe-geometry", "compare", *ends, "--prompts", prompts, "--evidence", evidence]),
         "matching": matching,
         "layers": _layers(matching),
         "differences": found,

@@ -82,7 +82,9 @@ def _states(task: PruneTask, own: Resident) -> Generator[Message, None, Mapping[
             for layer in batch.layers:
                 state = statistic.grow(state, layer)
             states[statistic.name] = state
-        yield Progress(task.id, f"{task.checkpoint.id}, what each expert gives", 0.0, None)
+        # all keep-lists are still to run: whatever is shorter goes first
+        left = sum(len(prompt.text) // 4 for prompt in task.prompts)
+        yield Progress(task.id, f"{task.checkpoint.id}, what each expert gives", 0.0, None, left)
     return states
 
 

@@ -182,9 +182,13 @@ def _unknown(error: Exception) -> str:
 
 
 def _size(task: Task) -> int:
-    if not isinstance(task, CaptureTask):
-        return 0
-    return sum(len(prompt.text) // 4 for work in task.shards for prompt in work.prompts)
+    if isinstance(task, CaptureTask):
+        prompts = [prompt for work in task.shards for prompt in work.prompts]
+    elif isinstance(task, EditTask | PruneTask):
+        prompts = list(task.prompts)
+    else:
+        return 0  # a question or a typed text goes before any pass
+    return sum(len(prompt.text) // 4 for prompt in prompts)
 
 
 def _read_inbox(connection: Connection, inbox: Inbox) -> None:
