@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import numpy as np
 import pytest
 
 from frontend.answer import Answer, Axis, Band
+from frontend.client import Client
+from tests.frontend.fake_backend import create_fake
 
 
 @pytest.fixture
@@ -47,3 +50,15 @@ def band():
         "planted",
         (np.asarray(low, float) + np.asarray(high, float)) / 2,
     )
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+async def full():
+    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
+    yield made
+    await made.close()

@@ -1,29 +1,14 @@
 """The compare page's places: two checkpoints in one figure, B's experts in their own order or under their match."""
 
-import httpx
 import numpy as np
 import pytest
 
-from frontend.client import Client
 from frontend.places import Place, questions
 from frontend.state import parse
-from tests.frontend.fake_backend import create_fake
 from tests.frontend.schema import checked
 from tests.frontend.test_pages import MATERIAL, filled_at
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
-async def full():
-    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
-    yield made
-    await made.close()
 
 
 async def test_compare_asks_both_sides_and_draws_them_in_one_figure(full):

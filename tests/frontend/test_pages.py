@@ -38,20 +38,8 @@ def with_steps(material):
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
 async def client():
     made = Client("http://fake", httpx.ASGITransport(create_fake()))
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def full():
-    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
     yield made
     await made.close()
 

@@ -16,18 +16,6 @@ AUX = "?a=aux/step-02000"
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
-async def full():
-    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
-    yield made
-    await made.close()
-
-
-@pytest.fixture
 async def empty():
     made = Client("http://fake", httpx.ASGITransport(create_fake()))
     yield made

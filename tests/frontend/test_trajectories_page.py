@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import httpx
 import numpy as np
 import pytest
 
 from frontend.answer import Axis
-from frontend.client import Client, Job, NotAsked
+from frontend.client import Job, NotAsked
 from frontend.clock import Clock, clock_of, from_labels, why_no_tokens
 from frontend.filling import compose, depends, fill
 from frontend.pages import trajectories
@@ -23,7 +22,6 @@ from frontend.views.multiples import columns_of, ticks
 from frontend.views.series import course
 from frontend.views.states import changes
 from frontend.words import count
-from tests.frontend.fake_backend import create_fake
 from tests.frontend.planted import CHECKPOINTS, MEASURES, SETS
 from tests.frontend.schema import checked, drawn
 from tests.frontend.test_pages import walk, words_of
@@ -33,18 +31,6 @@ MATERIAL = Material(tuple(CHECKPOINTS), tuple(SETS), tuple(MEASURES))
 COUNTED = replace(MATERIAL, checkpoints=tuple(c | {"tokens": 2048 * c["step"]} for c in CHECKPOINTS))
 SERIES = Place("expert_load", sides="series")
 CLOCK = from_labels(("0", "500", "2000"))
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
-async def full():
-    made = Client("http://fake", httpx.ASGITransport(create_fake(everything_stored=True)))
-    yield made
-    await made.close()
 
 
 def state_of(query="", material=MATERIAL):
