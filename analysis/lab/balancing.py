@@ -65,3 +65,17 @@ def bias_step(counts: Int[Tensor, " expert"], speed: float, rule: BiasRule) -> F
         return speed * lacking / counts.float().mean().clamp(min=1e-12)
     step = lacking.sign()
     return speed * (step - step.mean() if rule == "centred_sign" else step)
+
+
+def max_violation(load: Int[Tensor, "layer expert"]) -> Float[Tensor, " layer"]:
+    """How far the busiest expert of each layer exceeds the mean load.
+
+    Returns:
+        (max - mean) / mean, from 0 (balanced) to experts / k - 1 (all tokens to the same k).
+
+    Source:
+        MaxVio of arXiv 2408.15664; global when the loads are of a whole set.
+    """
+    load = load.double()
+    mean = load.mean(-1)
+    return (load.amax(-1) - mean) / mean

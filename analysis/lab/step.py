@@ -86,20 +86,6 @@ def evaluation_step(
     return losses, _loads(seen)
 
 
-def max_violation(load: Int[Tensor, "layer expert"]) -> Float[Tensor, " layer"]:
-    """How far the busiest expert of each layer exceeds the mean load.
-
-    Returns:
-        (max - mean) / mean, from 0 (balanced) to experts / k - 1 (all tokens to the same k).
-
-    Source:
-        MaxVio of arXiv 2408.15664; global when the loads are of a whole set.
-    """
-    load = load.double()
-    mean = load.mean(-1)
-    return (load.amax(-1) - mean) / mean
-
-
 @contextmanager
 def _watching(model: LabMoeForCausalLM, seen: Triples) -> Iterator[None]:
     def keep(_module: nn.Module, _inputs: Any, triple: Any) -> None:

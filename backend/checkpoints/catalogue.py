@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.remembered import Remembered
 from backend.checkpoints.runs import fetch_run
 from backend.checkpoints.scanning import scan, unique
 from backend.checkpoints.source import fetch, read_folder
@@ -26,13 +27,14 @@ class Checkpoints:
         self._settings = settings
         self._store = store
         self._digests = Digests(settings.store / "digests.json")
+        self._remembered = Remembered(settings.store / "checkpoints.json")
 
     def list(self) -> list[Checkpoint]:
         """Scanned ones by run and step, then registered ones; broken ones carry their `error`.
 
         `verified` says that a first run was made and its adapter checked: no state is ever kept of one that failed.
         """
-        scanned = scan(self._settings.checkpoint_roots, self._digests)
+        scanned = scan(self._settings.checkpoint_roots, self._digests, self._remembered)
         taken = {c.id for c in scanned}
         every = scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
         run = self._store.fingerprints()

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.remembered import Remembered, look
 from backend.checkpoints.source import read_folder, run_and_label
 from backend.errors import Refusal
 
 
-def scan(roots: tuple[Path, ...], digests: Digests | None = None) -> list[Checkpoint]:
+def scan(
+    roots: tuple[Path, ...], digests: Digests | None = None, remembered: Remembered | None = None
+) -> list[Checkpoint]:
     """Every checkpoint, sorted by run and step; one that cannot be used is listed with its `error`."""
-    digests = digests or Digests()
+    digests, remembered = digests or Digests(), remembered or Remembered()
     found: dict[str, Checkpoint] = {}
     for root in roots:
         for folder in _folders(root):
-            checkpoint = _read(folder, _seen(folder), roots, digests)
+            checkpoint = _read(folder, roots, digests, remembered)
             taken = found.setdefault(checkpoint.id, checkpoint)
             if taken is not checkpoint and taken.folder != checkpoint.folder:
                 name = unique(checkpoint.id, set(found))
                 found[name] = replace(checkpoint, id=name)
+    remembered.save()
     return sorted(found.values(), key=lambda c: (c.run or c.id, c.place, c.id))
 
 
@@ -59,18 +61,16 @@ def _is_model(folder: Path) -> bool:
         return False
 
 
-def _seen(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What the folder's files look like from outside: a change of any of them makes the folder be read again."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [(entry.name, entry.stat()) for entry in entries]
-    except OSError:
-        return ()
-    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found))
+def _read(folder: Path, roots: tuple[Path, ...], digests: Digests, remembered: Remembered) -> Checkpoint:
+    stamp = look(folder, roots)
+    found = remembered.get(folder, stamp)
+    if found is None:
+        found = _read_anew(folder, roots, digests)
+        remembered.put(folder, stamp, found)
+    return found
 
 
-@lru_cache(maxsize=4096)
-def _read(folder: Path, seen: tuple, roots: tuple[Path, ...], digests: Digests) -> Checkpoint:
+def _read_anew(folder: Path, roots: tuple[Path, ...], digests: Digests) -> Checkpoint:
     try:
         return read_folder(folder, roots, digests)
     except (Refusal, OSError) as error:

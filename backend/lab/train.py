@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from analysis.lab.balancing import max_violation
 from analysis.lab.model import LabMoeForCausalLM, initialise, routers, seed_routers
-from analysis.lab.step import StepLosses, max_violation, update_routers
+from analysis.lab.step import StepLosses, update_routers
 from backend.lab import ranks
 from backend.lab.batches import TokenisedCorpus, batches
 from backend.lab.model_files import save_step, step_folder, vocabulary

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from analysis.lab.balancing import max_violation
 from analysis.lab.model import LabMoeForCausalLM
-from analysis.lab.step import evaluation_step, max_violation
+from analysis.lab.step import evaluation_step
 from backend.lab.batches import TokenisedCorpus
 from backend.lab.settings import DOMAINS
 

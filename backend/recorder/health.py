@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from analysis.lab.step import max_violation
+from analysis.lab.balancing import max_violation
 from backend.recorder.record import Record
 
 TRAINERS = {

@@ -18,6 +18,8 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
 from backend.checkpoints import Checkpoints, inspect, load, scan
 from backend.checkpoints.digests import Digests
+from backend.checkpoints.remembered import Remembered
+from backend.checkpoints.source import read_folder
 from backend.errors import Conflict, Refusal
 from backend.settings import Settings
 from backend.store import Store
@@ -189,13 +191,41 @@ def test_scanning_again_reads_nothing_that_has_not_changed(
 ) -> None:
     for number in range(60):
         shutil.copytree(folder, folder.parent / f"step-{number + 100:05d}")
-    digests = Digests()
-    first = scan(settings.checkpoint_roots, digests)
+    digests, remembered = Digests(), Remembered(settings.store / "checkpoints.json")
+    first = scan(settings.checkpoint_roots, digests, remembered)
     monkeypatch.setattr("backend.checkpoints.scanning.read_folder", None)
     start = time.process_time()
-    assert scan(settings.checkpoint_roots, digests) == first and len(first) == 61
+    assert scan(settings.checkpoint_roots, digests, remembered) == first and len(first) == 61
     # Processor time, so that a busy machine does not fail it.
     assert time.process_time() - start < 0.1
+    assert scan(settings.checkpoint_roots, Digests(), Remembered(settings.store / "checkpoints.json")) == first
+
+
+def test_what_is_remembered_is_forgotten_with_any_change_that_could_matter(
+    settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = settings.store / "checkpoints.json"
+    read: list[Path] = []
+
+    def listed() -> list[str | None]:
+        read.clear()
+        return [c.error for c in scan(settings.checkpoint_roots, Digests(), Remembered(file))]
+
+    monkeypatch.setattr(
+        "backend.checkpoints.scanning.read_folder", lambda f, *rest: (read.append(f), read_folder(f, *rest))[1]
+    )
+    assert listed() == [None] and read == [folder]
+    assert listed() == [None] and not read
+    monkeypatch.setenv("MOE_GEOMETRY_ADAPTERS", str(tmp_path))
+    assert listed() == [None] and read == [folder]
+    (folder.parent / "log.jsonl").write_text("{}\n")  # says how many tokens a step has seen
+    assert listed() == [None] and read == [folder]
+    whole = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(whole[:-1])
+    assert listed() != [None] and listed() != [None] and read == [folder], "an error is not kept"
+    (folder / WEIGHTS).write_bytes(whole)
+    file.write_text("{")
+    assert listed() == [None] and read == [folder]
 
 
 def test_two_folders_of_one_name_get_ids_of_their_own(settings: Settings, tiny: Path, tmp_path: Path) -> None:
