@@ -28,6 +28,7 @@ class Checkpoints:
         self._store = store
         self._digests = Digests(settings.store / "digests.json")
         self._remembered = Remembered(settings.store / "checkpoints.json")
+        self._listed: dict[str, Checkpoint] = {}
 
     def list(self) -> list[Checkpoint]:
         """Scanned ones by run and step, then registered ones; broken ones carry their `error`.
@@ -37,8 +38,9 @@ class Checkpoints:
         scanned = scan(self._settings.checkpoint_roots, self._digests, self._remembered)
         taken = {c.id for c in scanned}
         every = scanned + [c for c in map(self._registered, self._store.checkpoints()) if c.id not in taken]
-        run = self._store.fingerprints()
-        return [replace(c, verified=c.trace is not None or c.fingerprint in run) for c in every]
+        every = self._told(every)
+        self._listed = {c.source: c for c in reversed(every)} | {c.id: c for c in every}
+        return every
 
     def find(self, name: str) -> Checkpoint:
         """The checkpoint of this id or source, its fingerprint known.
@@ -47,6 +49,9 @@ class Checkpoints:
             NotFound: Nothing is called so; the known ids are listed.
             Refusal: Its files cannot be used.
         """
+        found = self._listed.get(name)
+        if found and found.fingerprint and not found.error and self._remembered.still(found, self._roots(found)):
+            return self._told([found])[0]  # a question of sixty steps need not look sixty times at all of them
         every = self.list()
         found = next((c for c in every if name in (c.id, c.source)), None) or self._at_path(name, every)
         if found is None:
@@ -55,6 +60,10 @@ class Checkpoints:
         if found.error:
             raise Refusal(found.error)
         return found if found.fingerprint else self._hashed(found)
+
+    def _told(self, every: Sequence[Checkpoint]) -> list[Checkpoint]:
+        run = self._store.fingerprints()
+        return [replace(c, verified=c.trace is not None or c.fingerprint in run) for c in every]
 
     def register(self, source: str, revision: str | None = None, name: str | None = None) -> Checkpoint:
         """Keep a local folder or hub id under a name; raises `Refusal`, `Unavailable` or `Conflict`."""
@@ -95,6 +104,7 @@ class Checkpoints:
             Conflict: It lies under a root, so the next look would find it again.
         """
         if self._store.delete_checkpoint(name):
+            self._listed.pop(name, None)
             return
         known = [c.id for c in self.list()]
         if name in known:
@@ -114,7 +124,8 @@ class Checkpoints:
             there = (self._settings.store / was.folder).is_file()
             return was if there else replace(was, error=f"The store has lost the trace of {was.id}; import it again.")
         try:
-            now = read_folder(Path(was.folder), self._roots(was), self._digests)
+            folder, roots = Path(was.folder), self._roots(was)
+            now = self._remembered.read(folder, roots, lambda: read_folder(folder, roots, self._digests))
         except (Refusal, OSError) as error:
             return replace(was, error=str(error))
         kept = {n: getattr(was, n) for n in ("id", "source", "revision", "run", "step", "stage", "tokens")}
@@ -122,9 +133,13 @@ class Checkpoints:
 
     def _hashed(self, checkpoint: Checkpoint) -> Checkpoint:
         now = read_folder(Path(checkpoint.folder), self._roots(checkpoint), self._digests, hash_all=True)
+        self._remembered.forget(checkpoint)
         return replace(checkpoint, fingerprint=now.fingerprint, stamp=now.stamp)
 
     def _roots(self, checkpoint: Checkpoint) -> tuple[Path, ...] | None:
         # Registering a folder named it as good to read (at the terminal it may lie anywhere); links out of it are
         # still refused.
-        return None if checkpoint.revision else (*self._settings.checkpoint_roots, Path(checkpoint.folder))
+        roots = self._settings.checkpoint_roots
+        if not checkpoint.registered:
+            return roots
+        return None if checkpoint.revision else (*roots, Path(checkpoint.folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -50,7 +51,11 @@ class Digests:
 
 def file_stamp(path: Path) -> str:
     """Size and times of a file; the change time too, since a copy sets the modification time back, but not that."""
-    found = path.stat()
+    return stamp_of(path.stat())
+
+
+def stamp_of(found: os.stat_result) -> str:
+    """The same of what a look at a folder has said already."""
     return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_ino}"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from backend.checkpoints.digests import file_stamp
+from backend.checkpoints.digests import stamp_of
 from backend.checkpoints.identity import Checkpoint
 
 _HERE = Path(__file__).parent
@@ -24,6 +24,7 @@ class Remembered:
     def __init__(self, file: Path | None = None):
         self._file = file
         self._known: dict[str, tuple[str, Checkpoint]] = {}
+        self._at: dict[str, Path] = {}  # where a checkpoint's real folder was found: its path may have links
         self._new = False
         if file and file.is_file():
             try:
@@ -32,18 +33,28 @@ class Remembered:
             except (ValueError, TypeError, AttributeError):
                 self._known = {}  # a damaged memory costs reading again, no more
 
-    def get(self, folder: Path, stamp: str) -> Checkpoint | None:
-        """What it was when its files looked so."""
-        seen, checkpoint = self._known.get(str(folder), ("", None))
-        return checkpoint if seen == stamp else None
+    def read(self, folder: Path, roots: Sequence[Path] | None, read: Callable[[], Checkpoint]) -> Checkpoint:
+        """What it was when its files looked as they do now, or else what `read` finds."""
+        stamp = look(folder, roots)
+        seen, found = self._known.get(str(folder), ("", None))
+        if found is None or seen != stamp:
+            found = read()
+            self._known[str(folder)] = (stamp, found)
+            self._new = True
+        self._at[found.folder] = folder
+        return found
 
-    def put(self, folder: Path, stamp: str, checkpoint: Checkpoint) -> None:
-        """Remember it; what is broken or not hashed yet is read again by every process."""
-        self._known[str(folder)] = (stamp, checkpoint)
-        self._new = True
+    def still(self, checkpoint: Checkpoint, roots: Sequence[Path] | None) -> bool:
+        """Whether its folder looks as it did when it was read: asks for a look at this one folder, not at all."""
+        folder = self._at.get(checkpoint.folder)
+        return folder is not None and self._known[str(folder)][0] == look(folder, roots)
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """Read it again at the next look: its fingerprint is known now."""
+        self._known.pop(str(self._at.pop(checkpoint.folder, "")), None)
 
     def save(self) -> None:
-        """Write what is new."""
+        """Write what is new; what is broken or not hashed yet is read again by every process."""
         if not (self._file and self._new):
             return
         self._new = False
@@ -54,16 +65,16 @@ class Remembered:
         draft.replace(self._file)
 
 
-def look(folder: Path, roots: Sequence[Path]) -> str:
+def look(folder: Path, roots: Sequence[Path] | None) -> str:
     """All that decides what a folder is read as: its files and its run's, as seen from outside, the roots, the code."""
     files = [*_files(folder), *_files(folder.parent)]
-    return hashlib.sha256("\n".join([*files, *map(str, roots), _code()]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*files, *map(str, roots or ()), _code()]).encode()).hexdigest()
 
 
 def _files(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(f"{e.name} {file_stamp(Path(e.path))}" for e in entries if e.is_file())
+            return sorted(f"{e.name} {stamp_of(e.stat())}" for e in entries if e.is_file())
     except OSError:
         return []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
-from backend.checkpoints.remembered import Remembered, look
+from backend.checkpoints.remembered import Remembered
 from backend.checkpoints.source import read_folder, run_and_label
 from backend.errors import Refusal
 
@@ -62,12 +62,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _read(folder: Path, roots: tuple[Path, ...], digests: Digests, remembered: Remembered) -> Checkpoint:
-    stamp = look(folder, roots)
-    found = remembered.get(folder, stamp)
-    if found is None:
-        found = _read_anew(folder, roots, digests)
-        remembered.put(folder, stamp, found)
-    return found
+    return remembered.read(folder, roots, lambda: _read_anew(folder, roots, digests))
 
 
 def _read_anew(folder: Path, roots: tuple[Path, ...], digests: Digests) -> Checkpoint:

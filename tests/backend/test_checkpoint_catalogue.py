@@ -29,6 +29,23 @@ def config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_a_question_looks_at_its_own_checkpoint_alone_and_sees_every_change_of_it(
+    settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shutil.copytree(folder, folder.parent / "step-00040")
+    with Store.open(settings.store) as store:
+        checkpoints = Checkpoints(settings, store)
+        first = checkpoints.find("run/step-00020")
+        with monkeypatch.context() as patched:
+            patched.setattr("backend.checkpoints.catalogue.scan", None)
+            assert checkpoints.find("run/step-00020") == first
+        config(folder, rope_theta=5.0)
+        assert checkpoints.find("run/step-00020").fingerprint != first.fingerprint
+        shutil.rmtree(other)
+        with pytest.raises(NotFound):
+            checkpoints.find("run/step-00040")
+
+
 def test_a_large_checkpoint_is_hashed_when_it_is_asked_about(
     settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +55,7 @@ def test_a_large_checkpoint_is_hashed_when_it_is_asked_about(
         assert checkpoints.list()[0].fingerprint is None
         found = checkpoints.find("run/step-00020")
         assert found.fingerprint and load(found, "cpu")
+        assert checkpoints.list()[0].fingerprint == found.fingerprint, "the list knows it from now on"
         again = Checkpoints(settings, store)
         monkeypatch.setattr("hashlib.file_digest", None)
         assert again.find("run/step-00020").fingerprint == found.fingerprint, "known from before the restart"
