@@ -83,11 +83,12 @@ def _mean_row(setting: Setting, series: Series) -> Iterator[Row]:
     folders = dict(zip(factors(series), series.train(named).values(), strict=True))
     raw, rms = {}, {}
     for factor, runs in folders.items():
-        steps = [last_step(each) for each in runs]
-        raw[factor] = [_fact(setting, step, "raw", "mean over pairs") for step in steps]
-        rms[factor] = [_fact(setting, step, "centred", "rms over pairs") for step in steps]
-    note = f"{len(raw[BASE])} seeds of {series.base.size}, {series.base.steps} steps; t interval over seeds"
-    for factor in folders:
+        last = [last_step(each) for each in runs]
+        raw[factor] = [_fact(setting, step, "raw", "mean over pairs") for step in last]
+        rms[factor] = [_fact(setting, step, "centred", "rms over pairs") for step in last]
+    for factor, changed in factors(series).items():
+        steps = changed.get("steps", series.base.steps)
+        note = f"{len(raw[BASE])} seeds of {series.base.size}, {steps} steps; t interval over seeds"
         alike, centred = over_seeds(raw[factor]), over_seeds(rms[factor])
         yield row(f"mean cosine of router rows: {factor}", None, alike, alike.above(0), note)
         yield row(f"rms cosine of centred rows: {factor}", None, centred, None, note)
