@@ -64,11 +64,13 @@ class _TopkReader(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Extra:
-    """What to keep of the experts besides their calls: what they returned, each output's size, each pre-activation.
+    """What to keep besides the routing: what router and experts read and the logits (`layers`), and of the experts what
+    they returned, each output's size, each pre-activation.
 
     With what they returned comes what the block made of it, where a shared expert is to be found in the difference.
     """
 
+    layers: bool = True
     outputs: bool = False
     norms: bool = False
     gate: bool = False
@@ -135,6 +137,8 @@ class _Recorder:
             if self.mine() and isinstance(out, Tensor) and out.numel() == self.total * layer.size()[1]:
                 trace.block_output = self.keep(out)
 
+        if not self.extra.layers:
+            return []
         # The router first, its linear child second: what stands between them (a norm) belongs to the router's input.
         inputs = dict.fromkeys((layer.router, layer.rows()))
         found: list[Registration] = [(m.register_forward_pre_hook, router_input, {"with_kwargs": True}) for m in inputs]
@@ -165,7 +169,7 @@ class _Recorder:
             with torch.no_grad():
                 _fill(trace, layer, call, flight.land(layer, indices, self.keep), self.extra)
 
-        return called, returned if self.extra != Extra() else None
+        return called, returned if self.extra.outputs or flight is not None else None
 
     def mine(self) -> bool:
         """True on the thread that watches."""
@@ -179,7 +183,9 @@ class _Recorder:
             raise AdapterLies(f"{layer.name} saw {len(indices)} tokens where the batch has {self.total}")
         scores = self.reader.ranked(indices)
         trace.scores = None if scores is None else self.scores(scores, layer)
-        trace.expert_input, trace.indices, trace.weights = self.keep(x), self.keep(indices), self.keep(weights)
+        trace.indices, trace.weights = self.keep(indices), self.keep(weights)
+        if self.extra.layers:
+            trace.expert_input = self.keep(x)
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of the wanted rows, on the device of `rows`."""

@@ -152,7 +152,8 @@ class _Run:
         device = self.model.device
         ids, mask = (t.to(device) for t in padded(batch, self._pad()))
         rows = mask.flatten().nonzero().squeeze(-1)
-        extra = Extra(norms="outputs" in self.needs, gate="gate" in self.needs)
+        layers = bool(self.needs - {"routes"})
+        extra = Extra(layers=layers, norms="outputs" in self.needs, gate="gate" in self.needs)
         with _lock(self.model), watch(self.anatomy, rows, mask.numel(), extra) as traces:
             if "backward" in self.needs:
                 out, gradients = run_with_gradients(self.model, self.anatomy, ids, mask)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,7 +70,7 @@ def encode(tokenizer: Any, prompt: PromptLike, *, chat_template: bool, max_token
     )
     ids, offsets = found["input_ids"], found["offset_mapping"]
     first, last = start + held[0], start + held[1]
-    spans = tuple((a - start, b - start) if first <= a < b <= last else NOWHERE for a, b in offsets)
+    spans = tuple([(a - start, b - start) if first <= a < b <= last else NOWHERE for a, b in offsets])
     keep = min(len(ids), max_tokens)
     return Encoded(prompt, tuple(ids[:keep]), spans[:keep], keep, len(ids) - keep)
 
@@ -128,7 +129,7 @@ def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor) 
         "token": token,
         "next": following,
         "token_class": torch.where(position == 0, TOKEN_CLASSES.index("first"), kinds),
-        "span": column(chain.from_iterable(chain.from_iterable(each.spans for each in batch))).reshape(-1, 2),
+        "span": torch.from_numpy(np.array([span for each in batch for span in each.spans], np.int64).reshape(-1, 2)),
     }
     return TokenKeys(predicted=predicted, **{name: values.to(predicted.device) for name, values in keys.items()})
 
