@@ -64,10 +64,11 @@ class _TopkReader(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Extra:
-    """What to keep besides the routing: what router and experts read and the logits (`layers`), and of the experts what
-    they returned, each output's size, each pre-activation.
+    """What to keep besides the routing.
 
-    With what they returned comes what the block made of it, where a shared expert is to be found in the difference.
+    `layers`: what router and experts read, and the logits; of the experts what they returned, each output's size, each
+    pre-activation. With what they returned comes what the block made of it, where a shared expert is to be found in the
+    difference.
     """
 
     layers: bool = True

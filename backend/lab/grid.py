@@ -77,7 +77,7 @@ def _result(corpus: Path, settings: RunSettings) -> GridResult:
     tokens = TokenisedCorpus(corpus)
     for moment in moments(settings, vocabulary(corpus), batches(tokens, settings.seed)):
         if moment.step == settings.steps:
-            found = validate(moment.model, validation_tokens(tokens))
+            found = validate(moment.evaluate, validation_tokens(tokens))
     assert settings.balancing is not None
     return GridResult(
         router=settings.router,

@@ -7,8 +7,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from analysis.lab.model import LabMoeForCausalLM, routers
-from analysis.lab.step import StepLosses, training_step
+from analysis.lab.step import StepLosses, evaluation_step, training_step
 from backend.errors import Refusal
+
+Evaluation = tuple[Tensor, Tensor | None]  # loss of each sequence; selections by layer and expert, if there are any
 
 
 def accelerator() -> Accelerator:
@@ -18,15 +20,18 @@ def accelerator() -> Accelerator:
 
 
 class Stepping(nn.Module):
-    """The model with a batch's losses as its forward pass: what accelerate wraps, so that gradients are averaged."""
+    """The model with a batch's losses as its forward pass: what accelerate wraps, so that gradients are averaged.
+
+    Validation goes through it too: where parameters are sharded, only the wrapped pass gathers them.
+    """
 
     def __init__(self, model: LabMoeForCausalLM):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor) -> StepLosses:
-        """Losses of one process's share."""
-        return training_step(self.model, tokens)
+    def forward(self, tokens: Tensor, learn: bool = True) -> StepLosses | Evaluation:
+        """Losses of one process's share, or with every router frozen those of each sequence."""
+        return training_step(self.model, tokens) if learn else evaluation_step(self.model, tokens)
 
 
 def join(model: LabMoeForCausalLM, accelerator: Accelerator) -> None:
@@ -53,6 +58,12 @@ def of_all(losses: StepLosses, accelerator: Accelerator) -> StepLosses:
     means = {name: accelerator.reduce(getattr(losses, name).detach(), "mean") for name in _MEANS}
     load = None if losses.load is None else accelerator.reduce(losses.load, "sum")
     return replace(losses, **means, load=load)
+
+
+@torch.no_grad()
+def evaluate(stepping: nn.Module, accelerator: Accelerator, tokens: Tensor) -> Evaluation:
+    """Loss of each sequence and the selections of all. Every process must ask, and is told the same."""
+    return stepping(tokens.to(accelerator.device), learn=False)
 
 
 def weights(stepping: nn.Module, accelerator: Accelerator) -> dict[str, Tensor]:

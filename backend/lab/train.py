@@ -41,13 +41,15 @@ UNFINISHED = "unfinished"
 class Moment:
     """The model after `step` optimiser steps, and what the last of them said (nothing at step 0).
 
-    `weights` gives what a step stores; of several processes that train one run all must ask for it.
+    `weights` gives what a step stores and `evaluate` the losses and selections of held-out sequences; of several
+    processes that train one run all must ask for them.
     """
 
     step: int
     model: LabMoeForCausalLM
     losses: StepLosses | None
     weights: Callable[[], dict[str, Tensor]]
+    evaluate: Callable[[Tensor], ranks.Evaluation]
 
 
 def moments(
@@ -66,7 +68,8 @@ def moments(
     accelerator = ranks.accelerator()
     ranks.join(model, accelerator)
     stepping, *optimisers = accelerator.prepare(ranks.Stepping(model.train()), *_optimisers(model, settings))
-    at = partial(Moment, model=model, weights=partial(ranks.weights, stepping, accelerator))
+    of_all = {name: partial(getattr(ranks, name), stepping, accelerator) for name in ("weights", "evaluate")}
+    at = partial(Moment, model=model, **of_all)
     start = unfinished.restore(accelerator) if unfinished else 0
     if not start:
         yield at(0, losses=None)
@@ -182,7 +185,7 @@ def _lines(settings: RunSettings, moment: Moment, held_out: dict[str, Tensor]) -
             "batch_max_violation": None if losses.load is None else max_violation(losses.load).tolist(),
         }
     if step in settings.stored or step % settings.evaluate_every == 0 or step == settings.steps:
-        yield {"kind": "validation", "step": step, **validate(moment.model, held_out)}
+        yield {"kind": "validation", "step": step, **validate(moment.evaluate, held_out)}
 
 
 def _provenance(settings: RunSettings) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Validation of a lab model: loss and perplexity by domain, MaxVio over the whole validation set."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from analysis.lab.balancing import max_violation
-from analysis.lab.model import LabMoeForCausalLM
-from analysis.lab.step import evaluation_step
 from backend.lab.batches import TokenisedCorpus
+from backend.lab.ranks import Evaluation
 from backend.lab.settings import DOMAINS
 
 SEQUENCES = 100  # of each domain: 51,200 tokens in all
@@ -23,12 +22,12 @@ def validation_tokens(corpus: TokenisedCorpus) -> dict[str, Tensor]:
     return {domain: _spread(corpus.sequences("validation", domain)) for domain in DOMAINS}
 
 
-def validate(model: LabMoeForCausalLM, tokens: Mapping[str, Tensor]) -> dict[str, Any]:
+def validate(evaluate: Callable[[Tensor], Evaluation], tokens: Mapping[str, Tensor]) -> dict[str, Any]:
     """What a line of the log says of the model as it stands."""
     loss: dict[str, float] = {}
     load: Tensor | None = None
     for domain, ids in tokens.items():
-        parts = [evaluation_step(model, part.to(model.device)) for part in ids.split(AT_ONCE)]
+        parts = [evaluate(part) for part in ids.split(AT_ONCE)]
         loss[domain] = torch.cat([losses for losses, _ in parts]).mean().item()
         for _, selections in parts:
             if selections is not None:

@@ -4,9 +4,12 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from accelerate import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
@@ -17,6 +20,7 @@ from backend.lab.batches import TokenisedCorpus, batches
 from backend.lab.model_files import relative_distance, vocabulary
 from backend.lab.settings import RunSettings
 from backend.lab.train import moments, train
+from backend.lab.unfinished import Unfinished
 from tests.backend.lab_corpus import TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -27,21 +31,62 @@ TOLERANCE = 2e-7
 LEARNT = [name for name in router_names() if name not in ("frozen", "hashed", "unbalanced")]
 
 
-def end(settings: RunSettings, corpus: Path) -> dict[str, torch.Tensor]:
+RESUMED = "kmeans"
+
+
+def end(
+    settings: RunSettings, corpus: Path, kept: Unfinished | None = None, until: int = STEPS
+) -> dict[str, torch.Tensor]:
     torch.set_num_threads(1)
-    for moment in moments(settings, vocabulary(corpus), batches(TokenisedCorpus(corpus), settings.seed)):
+    for moment in moments(settings, vocabulary(corpus), batches(TokenisedCorpus(corpus), settings.seed), kept):
         last = moment
+        if moment.step == until:
+            break
     return last.weights()
 
 
-def one_of(rank: int, count: int, port: int, corpus: Path, folder: Path, routers: list[str]) -> None:
+def cut_short(settings: RunSettings, corpus: Path, kept: Unfinished) -> dict[str, torch.Tensor]:
+    """Begun, stopped after step 3 and gone on with from step 2."""
+    end(settings, corpus, kept, until=3)
+    return end(settings, corpus, kept)
+
+
+SHARDED = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "LabDecoderLayer",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+}
+"""What `accelerate launch --use_fsdp --fsdp_version 2` sets."""
+
+
+def shard_on_processors() -> None:
+    """Torch shards on processors as on GPUs; accelerate allows it on GPUs only, so it is told that it may."""
+    made = AcceleratorState.__init__
+
+    def allowed(self: AcceleratorState, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = FullyShardedDataParallelPlugin()
+
+    AcceleratorState.__init__ = allowed
+
+
+def one_of(rank: int, count: int, port: int, corpus: Path, folder: Path, routers: list[str], way: str) -> None:
     """A process of `count`: what `accelerate launch` tells it, it is told here."""
+    if way == "sharded":
+        os.environ |= SHARDED
+        shard_on_processors()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    for router in routers:
-        weights = end(replace(TINY, router=router, balancing=None, steps=STEPS), corpus)
-        if rank == 0:
-            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / f"{router}.safetensors")
+    like = {router: replace(TINY, router=router, balancing=None, steps=STEPS) for router in routers}
+    found = {router: end(settings, corpus) for router, settings in like.items()}
+    found["resumed"] = cut_short(like[RESUMED], corpus, Unfinished(folder / "kept", 2))
+    for name, weights in found.items() if rank == 0 else ():
+        save_file({key: tensor.contiguous() for key, tensor in weights.items()}, folder / f"{name}.safetensors")
     train(replace(TINY, stored=(0, 3)), corpus, folder / "run")
     torch.distributed.destroy_process_group()
 
@@ -52,11 +97,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def of_two(lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left."""
+@pytest.fixture(scope="module", params=["whole", "sharded"])
+def of_two(request: pytest.FixtureRequest, lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes left: each with the whole model, or each with half of every tensor."""
     folder = tmp_path_factory.mktemp("two")
-    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, LEARNT), nprocs=2)
+    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, LEARNT, request.param), nprocs=2)
     return folder
 
 
@@ -67,6 +112,12 @@ def test_two_processes_give_the_state_of_one(router: str, lab_corpus: Path, of_t
     assert relative_distance(together, alone) < TOLERANCE
     start = end(replace(TINY, router=router, balancing=None, steps=0), lab_corpus)
     assert relative_distance(start, alone) > 1000 * TOLERANCE, "the tolerance sees a run that did not move"
+
+
+def test_two_processes_go_on_from_where_they_were_kept(lab_corpus: Path, of_two: Path) -> None:
+    assert Unfinished(of_two / "kept", 2).step == STEPS - 2, "what was kept went on and was kept again"
+    alone = end(replace(TINY, router=RESUMED, balancing=None, steps=STEPS), lab_corpus)
+    assert relative_distance(load_file(of_two / "resumed.safetensors"), alone) < TOLERANCE
 
 
 def test_two_processes_write_one_run(lab_corpus: Path, of_two: Path, tmp_path: Path) -> None:
