@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ class Sentence:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values, not copied: they are thousands of numbers, and somebody is typing."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def read(model: Any, anatomy: Anatomy, tokenizer: Any, text: str, options: CaptureOptions) -> Sentence:
@@ -102,12 +102,18 @@ def _following(model: Any) -> Iterator[list[tuple[list[int], list[float]]]]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Ids as text; part of a character as the tokenizer writes it."""
+    """Ids as text; part of a character as the tokenizer writes it. Each is decoded once."""
 
     tokenizer: Any
+    known: dict[int, str] = field(default_factory=dict)
 
     def of(self, token: int) -> str:
         """The piece of one token."""
+        if token not in self.known:
+            self.known[token] = self._decoded(token)
+        return self.known[token]
+
+    def _decoded(self, token: int) -> str:
         piece = self.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(self.tokenizer.convert_ids_to_tokens(token)) if NOT_WHOLE in piece or not piece else piece
 

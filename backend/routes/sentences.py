@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.capture import CaptureOptions
@@ -33,7 +33,7 @@ class SentenceBody(BaseModel):
 
 
 @router.post("")
-def put(services: Running, body: SentenceBody) -> dict[str, Any]:
+def put(services: Running, body: SentenceBody) -> JSONResponse:
     """Tokens with their experts, weights, entropy and margin by layer, and the likeliest next tokens."""
     checkpoint = services.checkpoints.find(body.checkpoint)
     if checkpoint.dense:
@@ -47,4 +47,5 @@ def put(services: Running, body: SentenceBody) -> dict[str, Any]:
     if ready is None:
         raise TaskFailed(f"{checkpoint.id} ended without an answer.")
     told = {"checkpoint": checkpoint.id, "random_weights": checkpoint.random_weights, "device": services.runner.device}
-    return told | {"seconds": round(time.perf_counter() - began, 4)} | ready.sentence.to_json()
+    told |= {"seconds": round(time.perf_counter() - began, 4)} | ready.sentence.to_json()
+    return JSONResponse(told)  # plain values already: to look for others among thousands of numbers takes a while

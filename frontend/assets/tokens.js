@@ -1,7 +1,7 @@
 // The tokens page: a text is asked of both models as it is typed. What is drawn is in tokens-paint.js; the URL holds text, token and
 // layer. Nothing typed is ever set as HTML.
 (() => {
-  const DEBOUNCE = 90, MOST_PINS = 12, PINS = "moe-geometry-pins";
+  const DEBOUNCE = 60, MOST_PINS = 12, PINS = "moe-geometry-pins";
   const geometry = (window.geometry = window.geometry || {});
   const state = { text: "", generate: 0, token: 0, layer: 0, mode: "experts", sides: { a: null, b: null }, answers: { a: null, b: null }, matched: null, order: "", trouble: {} };
   const tokens = Object.assign((geometry.tokens ??= {}), { state, times: [] });
