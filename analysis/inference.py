@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from analysis.alignment import aligned
+from analysis.bounds import LEVEL, SAID, Scale, fisher_root, quantile, score_bounds, spread, squared
 from analysis.errors import BadDeclaration, TooFew
 from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
 from analysis.statistic import get as get_statistic
 
-LEVEL = 0.95
 FEWEST_BLOCKS = 4
 SOFT_REASON = "every token uses every expert (k = E): there is no selection to count"
 
@@ -53,7 +52,7 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
     null, found = _null(measure, sides, settled)
-    interval = _interval(measure, sides, settled, raw.values)
+    interval = _interval(measure, sides, settled, raw)
     return Result(
         measure=measure.name,
         values=_numpy(raw.values),
@@ -70,7 +69,12 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
 
 
 def jackknife(
-    statistic: Callable[[int | None], Tensor], blocks: tuple[int, ...], *, plug_in: bool = False
+    statistic: Callable[[int | None], Tensor],
+    blocks: tuple[int, ...],
+    *,
+    plug_in: bool = False,
+    scale: Scale = "as it is",
+    trials: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Delete-one-block jackknife with Student t on B - 1 degrees of freedom.
 
@@ -78,20 +82,26 @@ def jackknife(
         statistic: The value without this block; `None` asks for the value of everything.
         blocks: The blocks that hold data.
         plug_in: Centre on the bias-corrected value (entropies and other plug-in estimates).
+        scale: The scale on which the error does not depend on the value.
+        trials: How many tokens each share is of; without them a share of 0 or 1 has no bounds.
 
     Returns:
         Centre, low and high bound, in the statistic's unit.
 
     Source:
-        Efron & Stein 1981; Student t for few blocks: Hinkley 1977.
+        Efron & Stein 1981; Student t for few blocks: Hinkley 1977. Even scales: `analysis/bounds.py`.
     """
     full = statistic(None)
     parts = torch.stack([statistic(block) for block in blocks])
-    count = len(blocks)
-    spread = parts - parts.mean(0)
-    se = ((count - 1) / count * (spread**2).sum(0)).sqrt()
+    count, reach = len(blocks), quantile(len(blocks))
+    if scale == "share":
+        of = torch.full_like(full, torch.nan) if trials is None else trials
+        return full, *score_bounds(full, spread(parts), of, reach)
+    if scale == "squared correlation":
+        z, half = fisher_root(full), reach * spread(fisher_root(parts))
+        return full, squared(z - half), squared(z + half)
     centre = count * full - (count - 1) * parts.mean(0) if plug_in else full
-    half = float(student.ppf(0.5 + LEVEL / 2, count - 1)) * se
+    half = reach * spread(parts)
     return centre, centre - half, centre + half
 
 
@@ -179,7 +189,7 @@ def _without(side: Inputs, block: int) -> Inputs:
     return replace(side, states={name: state.without_block(block) for name, state in side.states.items()})
 
 
-def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Tensor) -> Interval | Reason:
+def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Values) -> Interval | Reason:
     if not measure.statistics:
         return Reason("exact: reads weights only")
     if why := measure.why_no_interval(knobs):
@@ -188,13 +198,14 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     if len(blocks) < FEWEST_BLOCKS:
         return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")
     # A lambda: shape checks wrap a nested def anew at each call, which tests pay for a thousand times over.
-    value = lambda block: full if block is None else _left_out(measure, sides, knobs, block)  # noqa: E731
+    value = lambda block: full.values if block is None else _left_out(measure, sides, knobs, block)  # noqa: E731
     try:
-        _, low, high = jackknife(value, blocks, plug_in=measure.plug_in)
+        rules = {"plug_in": measure.plug_in, "scale": measure.scale, "trials": full.trials}
+        _, low, high = jackknife(value, blocks, **rules)
     except TooFew as error:
         return Reason(f"not defined with a block of prompts left out: {error}")
     how = f"delete-one-block jackknife over {len(blocks)} blocks of prompts, Student t"
-    how += ", bias-corrected centre" if measure.plug_in else ""
+    how += (", bias-corrected centre" if measure.plug_in else "") + SAID[measure.scale]
     how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
     return Interval(_numpy(low), _numpy(high), LEVEL, how)
 

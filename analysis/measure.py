@@ -23,6 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
+from analysis.bounds import SAID, Scale
 from analysis.code import code_of
 from analysis.errors import BadDeclaration, UnknownName
 from analysis.knob import Knob, docstring_section, signature
@@ -72,6 +73,7 @@ class Values:
     """A measure's raw answer where a bare tensor is not enough: its own labels, caveats, facts, why there is a NaN.
 
     `arrays` are what the values were made from and others may build on, by name: they are kept beside the answer.
+    `trials` says of how many tokens each share is, for a measure on that scale.
     """
 
     values: Tensor
@@ -79,6 +81,7 @@ class Values:
     caveats: tuple[str, ...] = ()
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    trials: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class Measure:
     null_reason: str | None
     needs_selection: bool
     plug_in: bool
+    scale: Scale
     slow: bool
     slow_if: Mapping[str, Any] = field(default_factory=dict)
     no_interval_if: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
@@ -179,6 +183,7 @@ def measure(
     null: str | None = None,
     needs_selection: bool = False,
     plug_in: bool = False,
+    scale: Scale = "as it is",
     slow: bool = False,
     slow_if: Mapping[str, Any] | None = None,
     no_interval_if: Mapping[str, Mapping[Any, str]] | None = None,
@@ -186,9 +191,10 @@ def measure(
     """Register the decorated function as a measure under its own name.
 
     `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft
-    router. `plug_in` asks for the bias-corrected centre in the jackknife. `slow` keeps it out of the lane of short
-    questions; `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that leave
-    no interval and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
+    router. `plug_in` asks for the bias-corrected centre in the jackknife; `scale` says what kind of number it is, where
+    its error depends on how large it is, so that bounds are found where it does not. `slow` keeps it out of the lane of
+    short questions; `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that
+    leave no interval and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
 
     Returns:
         A decorator that gives the registered `Measure`.
@@ -206,8 +212,10 @@ def measure(
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
         _check_knobs(name, knobs, slow_if or {}, no_interval_if or {})
+        if scale not in SAID or (plug_in and scale != "as it is"):
+            raise BadDeclaration(f"measure {name!r}: scale {scale!r}; known: {', '.join(SAID)}, plug-in as it is only")
         about = (title, question, unit, family, source)
-        rules = (interval, null, needs_selection, plug_in, slow, dict(slow_if or {}), dict(no_interval_if or {}))
+        rules = (interval, null, needs_selection, plug_in, scale, slow, dict(slow_if or {}), dict(no_interval_if or {}))
         _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
         return _REGISTRY[name]
 

@@ -22,6 +22,7 @@ Pairs = Literal["all", "adjacent_rank"]
     source="Muennighoff et al. 2024, arXiv 2409.02060 (N_ij / N_i over all pairs; its script: neighbours in rank)",
     axes=("layer", "expert", "expert_b"),
     needs_selection=True,
+    scale="share",
 )
 def coactivation(coactivation_counts: State, *, pairs: Pairs = "all") -> Values:
     """Of the tokens that selected expert i, the share that selected j too: N_ij / N_i, not symmetric.
@@ -45,8 +46,10 @@ def coactivation(coactivation_counts: State, *, pairs: Pairs = "all") -> Values:
 
     Caveat:
         A popular expert is chosen with everyone: a bright column is load, not affinity. With k = 1 nothing is chosen
-        together and all off the diagonal is 0. The interval of a rare pair is too narrow: in simulations (6 experts, 80
-        prompts) it held the value of endless prompts 95 % of the time for pairs of 50 tokens or more, 80 % below 5.
+        together and all off the diagonal is 0. The error of a share grows with it, so the interval of a rare pair is
+        lopsided: in 1,000 simulations (6 experts, 80 prompts) intervals held the value of endless prompts 95 % of the
+        time, and 96 % for pairs of which fewer than 5 tokens were to be expected. That of a pair never seen takes its
+        tokens to be independent.
     """
     both = coactivation_counts["both"].sum(0).double()
     alone = both.diagonal(dim1=-2, dim2=-1)
@@ -57,7 +60,10 @@ def coactivation(coactivation_counts: State, *, pairs: Pairs = "all") -> Values:
     off = torch.cat([off_diagonal(values), off_diagonal(values.mT)], -1)
     facts = {"mean over pairs": float(off.nanmean()), "pairs": int((~off.isnan()).sum()), "dead experts": dead}
     caveats = (f"NaN: {dead} expert(s) without tokens.",) if dead else ()
-    return Values(values, facts=facts, caveats=caveats)
+    # What an expert shares with itself is no finding.
+    same = torch.eye(values.shape[-1], dtype=torch.bool)
+    trials = torch.where(same, torch.inf, alone[..., None])
+    return Values(values, facts=facts, caveats=caveats, trials=trials)
 
 
 @coactivation.chance

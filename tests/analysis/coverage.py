@@ -17,7 +17,7 @@ import torch
 from scipy.stats import spearmanr
 
 from analysis.inference import evaluate
-from analysis.measure import STEPS, Inputs, Measure, get
+from analysis.measure import Inputs, Measure, get
 from analysis.result import Interval
 from analysis.slots import LayerBatch, RouteBatch
 from analysis.statistic import State
@@ -29,10 +29,10 @@ PROMPTS, ENDLESS = 80, 4000
 
 @dataclass
 class Drawn:
-    """Routes of both checkpoints, the later one's layers, and the states of what was asked of them so far."""
+    """Routes and layers of both checkpoints, and the states of what was asked of them so far."""
 
     routes: list[RouteBatch]
-    layers: list[LayerBatch]
+    layers: list[list[LayerBatch]]
     states: dict[tuple[str, int], State] = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ class Population:
         self.experts = world.experts(1)
 
     def draw(self, seed: int, prompts: int = PROMPTS) -> Drawn:
-        """Routes of both checkpoints and the later one's layers."""
+        """Routes and layers of both checkpoints."""
         world, layers, model = self.world, len(self.shape.layers), self.shape.model
         generator = torch.Generator().manual_seed(seed)
         lengths = torch.randint(4, 25, (prompts,), generator=generator).tolist()
@@ -58,7 +58,7 @@ class Population:
         centres += self.of_category[torch.arange(prompts) % 2]
         x = centres[keys.prompt] + 0.8 * torch.randn(len(keys), layers, model, generator=generator)
         x = (x + 0.4).transpose(0, 1).contiguous()
-        routes, found = [], []
+        routes = []
         for router in self.routers:
             logits = x @ router.mT
             top = logits.softmax(-1).topk(self.shape.top_k, -1)
@@ -66,16 +66,19 @@ class Population:
             margins = ranked[..., self.shape.top_k - 1] - ranked[..., self.shape.top_k]
             served = torch.ones_like(top.indices, dtype=torch.bool)
             routes.append(RouteBatch(self.shape, who, keys, top.indices, top.values, served, margins))
-        for layer, (own, s) in enumerate(zip(self.experts, x @ self.routers[1].mT, strict=True)):
-            last = routes[1]
-            chosen = (last.indices[layer], last.weights[layer], last.served[layer], last.margins[layer])
+        return Drawn(routes, [self._layers(x, router, own) for router, own in zip(self.routers, routes, strict=True)])
+
+    def _layers(self, x: torch.Tensor, router: torch.Tensor, routes: RouteBatch) -> list[LayerBatch]:
+        world, found = self.world, []
+        for layer, (own, s) in enumerate(zip(self.experts, x @ router.mT, strict=True)):
+            chosen = (routes.indices[layer], routes.weights[layer], routes.served[layer], routes.margins[layer])
             norms = torch.stack([expert(x[layer]).norm(dim=-1) for expert in own], 1).gather(1, chosen[0])
             gate_in, up_in = world.preactivations(own, x[layer], chosen[0], chosen[2])
             scores = (x[layer], x[layer], s, s.softmax(-1))
             more = {"experts": own, "gate_in": gate_in, "up_in": up_in}
             more["output_extremes"] = world.output_extremes(own, x[layer], chosen[0])
-            found.append(LayerBatch(self.shape, who, keys, layer, *scores, *chosen, norms, **more))
-        return Drawn(routes, found)
+            found.append(LayerBatch(self.shape, routes.prompts, routes.keys, layer, *scores, *chosen, norms, **more))
+        return found
 
     def sides(self, measure: Measure, drawn: Drawn) -> tuple[Inputs, ...]:
         """What a measure reads: both checkpoints if it compares or follows, else the later one."""
@@ -83,7 +86,7 @@ class Population:
         for step in range(2) if measure.sides else (1,):
             for name in measure.statistics:
                 if (name, step) not in drawn.states:
-                    batches = drawn.layers if get_statistic(name).reads_layers else [drawn.routes[step]]
+                    batches = drawn.layers[step] if get_statistic(name).reads_layers else [drawn.routes[step]]
                     drawn.states[name, step] = self.world.state_of(name, batches)
             states = {name: drawn.states[name, step] for name in measure.statistics}
             weights = {"router_weight": self.routers[step]} | {
@@ -102,9 +105,9 @@ class Population:
     def truth(self, name: str, knobs: dict[str, Any]) -> np.ndarray:
         """The value for endless prompts; by its own formula where the measure keeps a sample of rows only."""
         if name == "centred_kernel_alignment":
-            return np.stack([_alignment(batch) for batch in self.endless.layers])
+            return np.stack([_alignment(batch) for batch in self.endless.layers[1]])
         if name == "router_gate_correlation":
-            return np.array([_score_and_gate(batch) for batch in self.endless.layers])
+            return np.array([_score_and_gate(batch) for batch in self.endless.layers[1]])
         measure = dataclasses.replace(get(name), null=None, interval_reason="not asked")
         return evaluate(measure, self.sides(measure, self.endless), knobs).values
 
@@ -126,7 +129,7 @@ def covered(
 
 def _asked(measure: Measure, held: np.ndarray) -> np.ndarray:
     """Leaves out what is the same whatever the prompts: an expert beside itself, the last step beside itself."""
-    if measure.sides == STEPS:
+    if measure.axes[0] == "step":
         return held[:-1].mean(0)
     if measure.axes[-1] == "expert_b" and measure.name not in ("router_centroid_cosine", "cross_layer_transition"):
         return held[:, ~np.eye(held.shape[-1], dtype=bool)].mean(-1)
