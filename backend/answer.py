@@ -35,6 +35,8 @@ from backend.store.arrays import Artifact
 
 VERSIONED = ("moe-geometry", "torch", "transformers")
 MOST_NOTES = 3
+Bring = Callable[[Checkpoint, Callable[[str, float], None]], Checkpoint]
+"""Makes sure that a checkpoint's weights are on this machine, telling a stage and a fraction."""
 SEED = 0
 """Nothing is drawn from a clock: nulls are seeded by content, samples by a hash with this seed."""
 
@@ -64,10 +66,11 @@ class Ticket:
 class Answering:
     """Answers questions from the store, or through the runner into the store."""
 
-    def __init__(self, store: Store, runner: Runner, memory_budget: int):
+    def __init__(self, store: Store, runner: Runner, memory_budget: int, bring: Bring):
         self._store = store
         self._runner = runner
         self._budget = memory_budget
+        self._bring = bring
         self._passes = _Passes()
         self._pace: dict[str, float] = {}
 
@@ -98,6 +101,7 @@ class Answering:
 
         Raises:
             TooLarge: It does not fit the memory budget.
+            Unavailable: Weights are still on the hub, and it could not be reached.
             TaskFailed: The runner said why not.
             TaskCancelled: The ticket was cancelled.
         """
@@ -106,7 +110,9 @@ class Answering:
             return found
         ticket = ticket or Ticket()
         start = time.monotonic()
-        if self.price(question).passes:
+        price = self.price(question)
+        question = self._brought(question, ticket)
+        if price.passes:
             for number in range(len(question.checkpoints)):
                 self._capture(question, number, ticket)
         result, arrays = self._evaluate(question, ticket)
@@ -119,6 +125,17 @@ class Answering:
         ticket.cancelled.set()
         if ticket.task:
             self._runner.cancel(ticket.task)
+
+    def _brought(self, question: Question, ticket: Ticket) -> Question:
+        """The same question, with the weights it reads on this machine: a checkpoint of the hub brings them now."""
+        wanted = {c.id for c in planner.plan(question, self._store).loaded if not c.fetched}
+
+        def tell(stage: str, fraction: float) -> None:
+            ticket.check()
+            ticket.progress(Progress("fetching", stage, fraction, None))
+
+        found = [self._bring(c, tell) if c.id in wanted else c for c in question.checkpoints]
+        return replace(question, checkpoints=tuple(found)) if wanted else question
 
     def _capture(self, question: Question, number: int, ticket: Ticket) -> None:
         checkpoint = question.checkpoints[number]

@@ -70,9 +70,10 @@ class Price:
 
 @dataclass(frozen=True)
 class Plan:
-    """All sides of a question."""
+    """All sides of a question, and the checkpoints whose weights it reads."""
 
     sides: tuple[Side, ...]
+    loaded: tuple[Checkpoint, ...]
     price: Price
 
 
@@ -85,7 +86,9 @@ def plan(question: Question, kept: Kept) -> Plan:
     sizes = [_memory(checkpoint, question) for checkpoint in loaded]
     # Router rows are copied; the experts' matrices stay in their models, and all sides are compared at once.
     memory = sum(sizes) if EXPERT_SLOTS & set(question.measure.reads) else max(sizes, default=0)
-    return Plan(sides, Price(len(running), sum(tokens(part, question.capture) for part in sides), memory))
+    return Plan(
+        sides, tuple(loaded), Price(len(running), sum(tokens(part, question.capture) for part in sides), memory)
+    )
 
 
 def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:

@@ -48,10 +48,10 @@ def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[
         if runner is None:
             runner = LocalRunner(settings.store, settings.device, settings.memory_budget, eager=True)
         stack.callback(runner.close)
-        answering = Answering(store, runner, settings.memory_budget)
+        checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
+        answering = Answering(store, runner, settings.memory_budget, checkpoints.bring)
         jobs = Jobs(answering, store)
         stack.callback(jobs.close)
-        checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
         _warm(checkpoints)
         traces = Traces(settings, store, checkpoints, prompts)
         yield Services(settings, store, checkpoints, prompts, traces, runner, answering, jobs, LiveRuns(settings))

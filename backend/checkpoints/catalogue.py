@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.remembered import Remembered
 from backend.checkpoints.runs import fetch_run
 from backend.checkpoints.scanning import scan, unique
-from backend.checkpoints.source import fetch, read_folder
+from backend.checkpoints.source import HUB_ID, bring, fetch, lacking, read_folder
 from backend.errors import Conflict, NotFound, Refusal
 from backend.settings import Settings
 
@@ -56,7 +57,8 @@ class Checkpoints:
         found = next((c for c in every if name in (c.id, c.source)), None) or self._at_path(name, every)
         if found is None:
             known = [c.id for c in every]
-            raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.", known=known)
+            add = f" One of the hub is added with `moe-geometry checkpoints add {name}`." if _of_hub(name) else ""
+            raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.{add}", known=known)
         if found.error:
             raise Refusal(found.error)
         return found if found.fingerprint else self._hashed(found)
@@ -66,7 +68,7 @@ class Checkpoints:
         return [replace(c, verified=c.trace is not None or c.fingerprint in run) for c in every]
 
     def register(self, source: str, revision: str | None = None, name: str | None = None) -> Checkpoint:
-        """Keep a local folder or hub id under a name; raises `Refusal`, `Unavailable` or `Conflict`."""
+        """Keep a local folder or hub id under a name, by its headers; raises `Refusal`, `Unavailable` or `Conflict`."""
         found = fetch(source, self._settings, revision, self._digests)
         every = self.list()
         same = next((c for c in every if c.folder == found.folder and not c.error), None)
@@ -96,6 +98,22 @@ class Checkpoints:
             self._store.add_checkpoint(asdict(checkpoint))
         return kept
 
+    def bring(self, checkpoint: Checkpoint, tell: Callable[[str, float], None]) -> Checkpoint:
+        """The same with its weights on this machine; told a stage and a fraction. Raises `Unavailable` or `Conflict`.
+
+        What `tell` raises ends the download.
+        """
+        if checkpoint.fetched:
+            return checkpoint
+        whole, done = max(checkpoint.weight_bytes, 1), dict[str, int]()
+
+        def told(file: str, here: int, total: int) -> None:
+            done[file] = here
+            came = sum(done.values())
+            tell(f"fetching {checkpoint.id} · {came / 1e6:,.0f} of {whole / 1e6:,.0f} MB", min(came / whole, 1.0))
+
+        return bring(checkpoint, self._settings, self._digests, told)
+
     def delete(self, name: str) -> None:
         """Forget a registered one; its files and answers stay.
 
@@ -123,6 +141,8 @@ class Checkpoints:
         if was.trace:
             there = (self._settings.store / was.folder).is_file()
             return was if there else replace(was, error=f"The store has lost the trace of {was.id}; import it again.")
+        if was.revision and was.fingerprint and self._on_the_hub(Path(was.folder)):
+            return replace(was, fetched=False, registered=True, stamp="")
         try:
             folder, roots = Path(was.folder), self._roots(was)
             now = self._remembered.read(folder, roots, lambda: read_folder(folder, roots, self._digests))
@@ -130,6 +150,13 @@ class Checkpoints:
             return replace(was, error=str(error))
         kept = {n: getattr(was, n) for n in ("id", "source", "revision", "run", "step", "stage", "tokens")}
         return replace(now, **kept, registered=True)
+
+    def _on_the_hub(self, folder: Path) -> bool:
+        """Whether the weights of a snapshot have not been fetched yet, or are gone from the hub's cache."""
+        try:
+            return not (folder / "config.json").is_file() or bool(lacking(folder))
+        except (Refusal, OSError):
+            return False  # what is wrong with it is told by reading it
 
     def _hashed(self, checkpoint: Checkpoint) -> Checkpoint:
         now = read_folder(Path(checkpoint.folder), self._roots(checkpoint), self._digests, hash_all=True)
@@ -143,3 +170,7 @@ class Checkpoints:
         if not checkpoint.registered:
             return roots
         return None if checkpoint.revision else (*roots, Path(checkpoint.folder))
+
+
+def _of_hub(name: str) -> bool:
+    return re.fullmatch(rf"{HUB_ID}(?:@[\w./-]+)?", name) is not None

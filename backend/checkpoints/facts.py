@@ -97,6 +97,7 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
         "dtype": stored,
         "parameters": parameters,
         "memory_bytes": parameters * width,
+        "weight_bytes": sum(t.count * BITS[t.dtype] for t in tensors.values()) // 8,
         "adapter": adapter,
         "random_weights": raw.get(WEIGHTS) == RANDOM,
     }

@@ -24,6 +24,10 @@ BITS = {
 }
 """Bits per number of each dtype name."""
 
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""How transformers calls the weights: one file, or the index of several."""
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
 _MOST = 100_000_000
 """The format's own cap on a header's bytes."""
 
@@ -43,23 +47,41 @@ class TensorHeader:
 
 def read_headers(folder: Path) -> dict[str, TensorHeader]:
     """All tensors of a folder's `model.safetensors`, or of the shards its index names; raises `Refusal`."""
-    tensors: dict[str, TensorHeader] = {}
-    for path in weight_files(folder):
-        tensors |= read_header(path)
+    held = {path.name: read_header(path) for path in weight_files(folder)}
+    tensors = {name: header for file in held.values() for name, header in file.items()}
     if not tensors:
         raise Refusal(f"The safetensors files of {folder} hold no tensor.")
+    if (folder / INDEX).is_file():
+        for name, file in shard_map(folder / INDEX).items():
+            if name not in held[file]:
+                where = next((other for other, names in held.items() if name in names), "no file of the folder")
+                raise Refusal(
+                    f"{folder / INDEX} says that {name} is in {file}, which does not hold it ({where} does). Copy or "
+                    "download the index and its shards again, all of one version."
+                )
     return tensors
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files a model in this folder is made of; raises `Refusal` if one is missing."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if not index.is_file():
-        if not single.is_file():
+    if not (folder / INDEX).is_file():
+        if not (folder / SINGLE).is_file():
             raise _no_weights(folder)
-        return [single]
+        return [folder / SINGLE]
+    names = sorted(set(shard_map(folder / INDEX).values()))
+    for name in names:
+        if not (folder / name).is_file():
+            raise Refusal(
+                f"{folder / INDEX} names the shard {name}, which is not in the folder; copy all {len(names)} shards."
+            )
+    return [folder / name for name in names]
+
+
+def shard_map(index: Path) -> dict[str, str]:
+    """From tensor to shard, as an index says; raises `Refusal` if it is none."""
     try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        found = json.loads(index.read_text("utf-8"))["weight_map"]
+        names = sorted(set(found.values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(
             f"{index} is no index of shards: it must be JSON with a `weight_map` from tensor to file."
@@ -67,9 +89,7 @@ def weight_files(folder: Path) -> list[Path]:
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise Refusal(f"{index} names the shard {name!r}; a shard must be a file name in the same folder.")
-        if not (folder / name).is_file():
-            raise Refusal(f"{index} names the shard {name}, which is not in the folder; copy all {len(names)} shards.")
-    return [folder / name for name in names]
+    return found
 
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
@@ -111,12 +131,11 @@ def _entry(entry: dict[str, Any]) -> tuple[TensorHeader, int]:
 
 def _no_weights(folder: Path) -> Refusal:
     names = sorted(p.name for p in folder.iterdir())
-    pickles = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".ckpt", ".pkl"))]
+    pickles = [n for n in names if n.endswith(PICKLES)]
     if pickles:
         return Refusal(
             f"{folder} holds {pickles[0]}, a pickle, which can run code when it is opened; only safetensors are read. "
-            f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M; '
-            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+            f"If you trust it, {conversion(str(folder), f'{folder}-safetensors')}"
         )
     others = [n for n in names if n.endswith(".safetensors")]
     if others:
@@ -125,6 +144,14 @@ def _no_weights(folder: Path) -> Refusal:
             "what the model is made of."
         )
     return Refusal(f"{folder} holds no weights: no model.safetensors among {named(names)}.")
+
+
+def conversion(source: str, target: str) -> str:
+    """The command that makes safetensors of pickles."""
+    return (
+        f'convert it: python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{source}').save_pretrained('{target}')\""
+    )
 
 
 def named(names: list[str], most: int = 8) -> str:

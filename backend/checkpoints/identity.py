@@ -16,6 +16,8 @@ class Checkpoint:
     this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
     `random_weights` is what its config says of itself: made to try things on, never trained.
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
+    `weight_bytes` is the size of the weights as stored. With `fetched` false they are still on the hub, which says
+    their digests, so the fingerprint is known; the first question that reads them fetches them.
     An imported trace has no model: `trace` is the format it came in, `prompts` the set that it is of, `statistics` what
     it decides, and `folder` the file that the store keeps of it.
     `step`, `stage` and `tokens` say where in its run it stands, as far as its name or the run's own files tell.
@@ -40,6 +42,8 @@ class Checkpoint:
     dtype: str | None = None
     parameters: int = 0
     memory_bytes: int = 0
+    weight_bytes: int = 0
+    fetched: bool = True
     fingerprint: str | None = None
     adapter: str | None = None
     random_weights: bool = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.checkpoints.facts import read_config, typed
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.soundness import check_finite, check_shapes
 from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
 
@@ -42,14 +43,17 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
             local_files_only=True,
             dtype="auto",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # transformers' own refusal names no tensor; ours does
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise Refusal(f"transformers could not load {checkpoint.id}: {_first_line(error)}") from error
+    check_shapes(report["mismatched_keys"], folder, checkpoint.id)
     if missing := sorted(report["missing_keys"]):
         # transformers fills what is missing with random numbers and a warning.
         raise Refusal(
             f"{checkpoint.id} lacks {len(missing)} tensors of its architecture, the first of them {missing[0]}."
         )
+    check_finite(model, folder, checkpoint.id)
     if current_stamp(folder) != checkpoint.stamp:
         raise Conflict(f"The files of {checkpoint.id} changed while it was asked about; ask again.")
     if model.config.is_encoder_decoder:  # a prompt is what the encoder reads
@@ -77,6 +81,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 def _check_error(checkpoint: Checkpoint) -> None:
     if checkpoint.error:
         raise Refusal(checkpoint.error)
+    if not checkpoint.fetched:
+        raise Refusal(
+            f"The weights of {checkpoint.id} ({checkpoint.weight_bytes / 1e6:,.0f} MB) are still on the hub; ask any "
+            "measure of it, which fetches them."
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,6 @@ revision is pinned to the commit that it named at that moment.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,9 @@ from pathlib import Path
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.labels import EXAMPLES, Label, ordered, ordered_repositories, read
-from backend.checkpoints.source import HUB_ID, fetch, inspect, local_folder
+from backend.checkpoints.source import fetch, inspect, split
 from backend.errors import Refusal
 from backend.settings import Settings
-
-_PINNED = re.compile(rf"(?P<repository>{HUB_ID})@(?P<revision>[\w./-]{{1,200}})")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ def members(sources: Sequence[str], settings: Settings) -> tuple[str, list[Membe
     wanted = [source.strip() for source in sources if source.strip()]
     if not wanted:
         raise Refusal("A run needs a folder of steps, or a list of revisions.")
-    found = [_split(source, settings) for source in wanted]
+    found = [split(source, settings) for source in wanted]
     folders = [folder for folder, _, _ in found if folder is not None]
     if 0 < len(folders) < len(found):
         raise Refusal(f"{wanted[0]} and the others lie partly on this machine and partly on the hub; a run is of one.")
@@ -45,7 +42,7 @@ def members(sources: Sequence[str], settings: Settings) -> tuple[str, list[Membe
 
 
 def fetch_run(sources: Sequence[str], settings: Settings, digests: Digests, name: str | None) -> list[Checkpoint]:
-    """All steps of a run with their files on this machine, in order; raises `Refusal` before any weight travels."""
+    """All steps of a run in order, weights of the hub left there; raises `Refusal` before any is kept."""
     own, steps = members(sources, settings)
     seen = [(step, inspect(step.source, settings, step.revision)) for step in steps]
     _check_alike(seen)
@@ -61,12 +58,6 @@ def fetch_run(sources: Sequence[str], settings: Settings, digests: Digests, name
         source = f"{step.source}@{step.revision}" if step.revision else found.source
         out.append(replace(found, id=f"{run}/{name_of_step}", run=run, source=source, **place))
     return out
-
-
-def _split(source: str, settings: Settings) -> tuple[Path | None, str, str | None]:
-    if pinned := _PINNED.fullmatch(source):
-        return None, pinned["repository"], pinned["revision"]
-    return local_folder(source, settings), source, None
 
 
 def _of_folders(folders: list[Path]) -> tuple[str, list[Member]]:

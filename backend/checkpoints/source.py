@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from typing import Any
 from backend.checkpoints import hub
 from backend.checkpoints.digests import Digests, folder_stamp
 from backend.checkpoints.facts import facts, read_config
-from backend.checkpoints.headers import read_headers, weight_files
+from backend.checkpoints.headers import INDEX, SINGLE, read_headers, shard_map, weight_files
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.labels import Label, read
 from backend.checkpoints.tokens import tokens_at
-from backend.errors import Refusal
+from backend.errors import Conflict, Refusal, Unavailable
 from backend.settings import Settings
 
 HASHED_AT_ONCE = 256 << 20
@@ -36,26 +37,102 @@ TOKENIZER = (
 )
 
 HUB_ID = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+_PINNED = re.compile(rf"(?P<repository>{HUB_ID})@(?P<revision>[\w./-]{{1,200}})")
 
 
 def inspect(source: str, settings: Settings, revision: str | None = None) -> Checkpoint:
     """What a source holds, without keeping or loading it; raises `Refusal` with the reason it cannot be used."""
-    folder = local_folder(source, settings)
+    folder, name, revision = split(source, settings, revision)
     if folder is not None:
         return read_folder(folder, settings.checkpoint_roots, Digests())
-    raw, tensors, sha = hub.read(source, revision, settings.hub_token)
-    return Checkpoint(id=source, source=source, folder="", revision=sha, **facts(raw, tensors, source))
+    found, token = hub.listing(name, revision, settings.hub_token), settings.hub_token
+    known = facts(hub.config(found, token), hub.headers(found, token), name)
+    pinned = _pinned(name, revision)
+    return Checkpoint(id=pinned, source=pinned, folder="", revision=found.commit, fetched=False, **known)
 
 
 def fetch(source: str, settings: Settings, revision: str | None, digests: Digests) -> Checkpoint:
-    """The same, with all its files on this machine and its fingerprint known."""
-    folder = local_folder(source, settings)
+    """The same, its fingerprint known. Of the hub all but the weights is fetched: they wait for the first question."""
+    folder, name, revision = split(source, settings, revision)
     if folder is not None:
         return read_folder(folder, settings.checkpoint_roots, digests, hash_all=True)
-    folder, sha = hub.download(source, revision, settings.hub_token)
-    # The hub's own cache links into its blobs, outside any root of ours.
-    found = read_folder(folder, None, digests, hash_all=True)
-    return replace(found, id=source, source=source, revision=sha, run=None, step=None, stage=None, tokens=None)
+    try:
+        found = _announced(name, revision, settings, digests)
+    except Unavailable:
+        folder = hub.cached(name, revision)
+        if folder is None or lacking(folder):
+            raise
+        found = replace(read_folder(folder, None, digests, hash_all=True), revision=folder.name)
+    pinned = _pinned(name, revision)
+    return replace(found, id=pinned, source=pinned, run=None, step=None, stage=None, tokens=None)
+
+
+def bring(checkpoint: Checkpoint, settings: Settings, digests: Digests, tell: hub.Tell) -> Checkpoint:
+    """A checkpoint of the hub with its weights on this machine, every file the one whose digest the hub announced.
+
+    Raises:
+        Unavailable: The download broke off, or what came is not what was announced.
+        Conflict: The files on this machine are another checkpoint's.
+    """
+    name, commit, folder = checkpoint.source.partition("@")[0], checkpoint.revision or "", Path(checkpoint.folder)
+    if not (folder / "config.json").is_file():  # the cache was emptied since
+        folder = hub.fetch_small(hub.listing(name, commit, settings.hub_token), settings.hub_token)
+    hub.fetch_weights(name, commit, lacking(folder), settings.hub_token, tell)
+    for path in weight_files(folder):
+        _check_announced(path, name, digests)
+    now = read_folder(folder, None, digests, hash_all=True)
+    if now.fingerprint != checkpoint.fingerprint:
+        raise Conflict(f"The files of {checkpoint.id} in {folder} are not those that were registered; add it again.")
+    return replace(checkpoint, folder=now.folder, stamp=now.stamp, fetched=True)
+
+
+def lacking(folder: Path) -> list[str]:
+    """Weight files that a snapshot of the hub's cache does not hold yet."""
+    index = folder / INDEX
+    names: Sequence[str] = sorted(set(shard_map(index).values())) if index.is_file() else [SINGLE]
+    return [name for name in names if not (folder / name).is_file()]
+
+
+def split(source: str, settings: Settings, revision: str | None = None) -> tuple[Path | None, str, str | None]:
+    """The folder that a source means, or the repository and revision, which may stand behind an @."""
+    if pinned := _PINNED.fullmatch(source):
+        if revision and revision != pinned["revision"]:
+            raise Refusal(f"{source} and the revision {revision} name two revisions; give one.")
+        return None, pinned["repository"], pinned["revision"]
+    return local_folder(source, settings), source, revision
+
+
+def _announced(name: str, revision: str | None, settings: Settings, digests: Digests) -> Checkpoint:
+    """A checkpoint by the headers and digests that the hub announces of its weights."""
+    token = settings.hub_token
+    found = hub.listing(name, revision, token)
+    raw, names = hub.config(found, token), hub.weight_names(found, token)
+    known = facts(raw, hub.headers(found, token), name)
+    folder = hub.fetch_small(found, token)
+    weights = [found.files[file].sha256 for file in names]
+    if None in weights:  # a small file that the hub keeps without its digest: it has to be here to be hashed
+        hub.fetch_weights(name, found.commit, lacking(folder), token, lambda file, here, whole: None)
+    if not lacking(folder):
+        return replace(read_folder(folder, None, digests, hash_all=True), revision=found.commit)
+    mark = _mark(raw, [*weights, *(digests.of(path) for path in _tokenizer(folder))])
+    known |= {"revision": found.commit, "fingerprint": mark, "fetched": False}
+    return Checkpoint(name, name, str(folder.resolve()), **known)
+
+
+def _check_announced(path: Path, name: str, digests: Digests) -> None:
+    """The hub's cache calls a large file by the SHA-256 that was announced; what is not that file is thrown away."""
+    blob = path.resolve()
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and digests.of(blob) != blob.name:
+        path.unlink()
+        blob.unlink()
+        raise Unavailable(
+            f"What came as {path.name} of {name} is not the file that the hub announced (SHA-256 {blob.name[:12]}...); "
+            "it was thrown away. Ask again."
+        )
+
+
+def _pinned(name: str, revision: str | None) -> str:
+    return f"{name}@{revision}" if revision else name
 
 
 def local_folder(source: str, settings: Settings) -> Path | None:
@@ -127,8 +204,11 @@ def current_stamp(folder: Path) -> str:
 
 def read_files(folder: Path) -> list[Path]:
     """Every file that decides an answer: config, weights, and the tokenizer, which decides what the model is shown."""
-    tokenizer = [folder / name for name in TOKENIZER if (folder / name).is_file()]
-    return [folder / "config.json", *weight_files(folder), *tokenizer]
+    return [folder / "config.json", *weight_files(folder), *_tokenizer(folder)]
+
+
+def _tokenizer(folder: Path) -> list[Path]:
+    return [folder / name for name in TOKENIZER if (folder / name).is_file()]
 
 
 def _fingerprint(raw: dict[str, Any], files: list[Path], digests: Digests, hash_all: bool) -> str | None:
@@ -137,8 +217,10 @@ def _fingerprint(raw: dict[str, Any], files: list[Path], digests: Digests, hash_
         contents = [digests.known(p) for p in files]
     else:
         contents = [digests.of(p) for p in files]
-    if None in contents:
-        return None
+    return None if None in contents else _mark(raw, contents)
+
+
+def _mark(raw: dict[str, Any], contents: Sequence[str | None]) -> str:
     return hashlib.sha256(json.dumps([raw, contents], sort_keys=True).encode()).hexdigest()
 
 

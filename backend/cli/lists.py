@@ -13,6 +13,7 @@ from backend.cli.door import open_door
 from backend.cli.table import columned
 from backend.settings import Settings
 
+Source = Annotated[str, typer.Argument(help="A folder, or a hub id as OWNER/NAME or OWNER/NAME@REVISION.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 checkpoints = typer.Typer(help="List, inspect and register checkpoints.")
@@ -36,8 +37,8 @@ def checkpoints_list(as_json: AsJson = False) -> None:
 
 
 @checkpoints.command("add")
-def checkpoints_add(source: Annotated[str, typer.Argument(help="A folder or a hub id.")]) -> None:
-    """Register a checkpoint; its headers alone are read."""
+def checkpoints_add(source: Source) -> None:
+    """Register a checkpoint by its headers; weights of the hub are fetched by the first question that reads them."""
     with open_door(Settings.from_environment()) as door:
         typer.echo(json.dumps(door.register(source), indent=2))
 
@@ -56,7 +57,7 @@ def checkpoints_add_run(
 
 
 @checkpoints.command("inspect")
-def checkpoints_inspect(source: Annotated[str, typer.Argument(help="A folder or a hub id.")]) -> None:
+def checkpoints_inspect(source: Source) -> None:
     """Say what a checkpoint is, without keeping or loading it."""
     with open_door(Settings.from_environment()) as door:
         typer.echo(json.dumps(door.inspect(source), indent=2))

@@ -43,7 +43,7 @@ class LocalDoor:
         prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
         question = ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
         ticket = Ticket(progress=lambda p: progress(p.stage, p.fraction, p.eta_seconds))
-        answer = Answering(self._store, self._runner, self._settings.memory_budget).answer(question, ticket)
+        answer = self._answering().answer(question, ticket)
         return to_json(answer.result, answer.provenance)
 
     def edit(
@@ -117,6 +117,10 @@ class LocalDoor:
     def sql(self, query: str) -> dict[str, Any]:
         """One SELECT."""
         return self._store.sql(query).to_json()
+
+    def _answering(self) -> Answering:
+        bring = Checkpoints(self._settings, self._store).bring
+        return Answering(self._store, self._runner, self._settings.memory_budget, bring)
 
     def _checkpoint(self, name: str) -> Checkpoint:
         if Path(name).is_dir():

@@ -40,7 +40,7 @@ def every(services: Running) -> dict[str, Any]:
 
 @router.post("", status_code=201)
 def register(services: Running, wanted: Registration) -> dict[str, Any]:
-    """Keep a folder or hub id; the weights of a hub id are fetched now, safetensors only."""
+    """Keep a folder or hub id by its headers; a hub id's weights are fetched by the first question that reads them."""
     return services.checkpoints.register(wanted.source, wanted.revision, wanted.name).to_json()
 
 

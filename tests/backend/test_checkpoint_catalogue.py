@@ -130,10 +130,41 @@ def test_a_tensor_that_is_missing_is_named_and_never_made_up(settings: Settings,
         load(inspect(str(folder), settings), "cpu")
 
 
-def test_sizes_that_do_not_fit_the_config_are_refused(settings: Settings, folder: Path) -> None:
-    config(folder, hidden_size=32)
-    with pytest.raises(Refusal, match="could not load run/step-00020"):
+def test_sizes_that_do_not_fit_the_config_are_refused_by_file_and_tensor(settings: Settings, folder: Path) -> None:
+    config(folder, vocab_size=300)
+    shapes = (
+        r"model\.safetensors of run/step-00020 holds lm_head\.weight with shape \[257, 16\], .*asks for \[300, 16\]"
+    )
+    with pytest.raises(Refusal, match=shapes):
         load(inspect(str(folder), settings), "cpu")
+
+
+def test_experts_of_another_width_than_the_config_says_are_refused(settings: Settings, folder: Path) -> None:
+    config(folder, intermediate_size=12)
+    with pytest.raises(Refusal, match=r"run/step-00020 .*experts"):
+        load(inspect(str(folder), settings), "cpu")
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_named_by_file_and_tensor(settings: Settings, folder: Path, wrong: float) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    tensors["model.layers.1.mlp.experts.3.up_proj.weight"][2, 5:7] = wrong
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    told = r"model\.safetensors of run/step-00020 holds 2 numbers .* 128 of model\.layers\.1\.mlp\.experts\.3\.up_proj"
+    with pytest.raises(Refusal, match=told):
+        load(inspect(str(folder), settings), "cpu")
+
+
+def test_an_index_that_names_the_wrong_file_is_refused_by_its_headers(settings: Settings, folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    save_file(tensors, folder / "a.safetensors", metadata={"format": "pt"})
+    save_file({"other": torch.zeros(2)}, folder / "b.safetensors")
+    weight_map = {name: "a.safetensors" for name in tensors} | {"lm_head.weight": "b.safetensors"}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    told = r"says that lm_head\.weight is in b\.safetensors, which does not hold it \(a\.safetensors does\)"
+    with pytest.raises(Refusal, match=told):
+        inspect(str(folder), settings)
 
 
 def test_a_missing_tokenizer_is_told(settings: Settings, folder: Path) -> None:

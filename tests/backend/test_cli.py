@@ -15,7 +15,7 @@ import pytest
 
 from backend.cli import main
 from backend.settings import Settings
-from tests.backend import tiny_olmoe
+from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.live import Live, serving
 
 pytestmark = pytest.mark.slow
@@ -127,6 +127,30 @@ def test_a_store_held_by_a_process_that_does_not_serve_is_named(live: Live, tmp_
 def test_help_does_not_wait_for_torch(root: Path) -> None:
     code = "import sys; from backend.cli import app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+
+
+def test_a_run_on_the_hub_is_added_by_its_headers_asked_about_and_asked_about_offline(
+    tmp_path: Path, words_file: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data=tmp_path / "data", store=tmp_path / "store", device="cpu")
+    with fake_hub.running() as hub:
+        hub.gated.add(fake_hub.NAME)
+        for seed, branch in enumerate(("step-1", "step-2")):
+            hub.add(tiny_olmoe.save(tmp_path / branch, seed=seed), branch=branch)
+        surroundings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": fake_hub.TOKEN}
+        for name, value in {**surroundings, "NO_PROXY": "*", "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
+            monkeypatch.setenv(name, value)
+        sources = [f"{fake_hub.NAME}@{branch}" for branch in ("step-2", "step-1")]
+        added = run(settings, "checkpoints", "add-run", *sources, root=root)
+        assert added.returncode == 0 and "tiny/step-1" in added.stdout, added.stderr
+        assert hub.fetched() == []
+        both = ["ask", "--checkpoint", "tiny/step-1", "--checkpoint", "tiny/step-2", "--prompts", str(words_file)]
+        asked = run(settings, *both, "--measure", "load_difference", root=root)
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert len(hub.fetched()) == 2 and fake_hub.TOKEN not in added.stdout + asked.stdout
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    offline = run(settings, *both, "--measure", "routing_agreement", root=root)
+    assert offline.returncode == 0, offline.stderr
 
 
 def test_measures_lists_what_can_be_asked(live: Live, root: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,79 +12,101 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backend.checkpoints import Checkpoint, Checkpoints
+from backend.answer import Ticket
+from backend.checkpoints import Checkpoints
 from backend.cli.local import LocalDoor
 from backend.errors import Conflict, Refusal
 from backend.question import ask
 from backend.routes.checkpoints import RunRegistration, register_run
+from backend.services import open_services
 from backend.settings import Settings
 from backend.store import Store
-from tests.backend import tiny_olmoe
-from tests.backend.test_hub import Hub
+from tests.backend import fake_hub, tiny_olmoe
+from tests.backend.fake_hub import FakeHub
+from tests.backend.inline import InlineRunner
 
-REVISIONS = {"step20-tokens2B": "b" * 40, "step5-tokens1B": "c" * 40, "step100-tokens9B": "d" * 40}
+LABELS = ("step20-tokens2B", "step5-tokens1B", "step100-tokens9B")
 
 
-class Branches(Hub):
-    """A hub whose one model has a commit for each branch; the weights of each are its own."""
-
-    def __init__(self, cache: Path):
-        super().__init__(cache / "b", ["config.json", "model.safetensors"])
-        self.asked: list[str | None] = []
-        self.folders: dict[str, Path] = {}
-        for seed, sha in enumerate(REVISIONS.values()):
-            self.folders[sha] = tiny_olmoe.save(cache / sha, seed=seed)
-
-    def model_info(self, name: str, revision: str | None, timeout: float) -> Any:
-        sha = REVISIONS.get(str(revision), revision)
-        self.asked.append(revision)
-        self.snapshot = self.folders[str(sha)]
-        return SimpleNamespace(sha=sha, siblings=[SimpleNamespace(rfilename=f) for f in self.files])
-
-    def snapshot_download(self, name: str, local_files_only: bool = False, **options: Any) -> str:
-        self.fetched = options
-        return str(self.folders[options["revision"]])
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The weights of each step are its own."""
+    here = tmp_path_factory.mktemp("repository")
+    return {label: tiny_olmoe.save(here / label, seed=seed) for seed, label in enumerate(LABELS)}
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Branches:
-    found = Branches(tmp_path / "cache")
-    found.install(monkeypatch)
-    return found
+def hub(tmp_path: Path, repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with fake_hub.running() as found:
+        found.install(monkeypatch, tmp_path / "cache")
+        for label, folder in repository.items():
+            found.add(folder, branch=label)
+        yield found
 
 
 def sources(*labels: str) -> list[str]:
-    return [f"someone/tiny@{label}" for label in labels or REVISIONS]
+    return [f"someone/tiny@{label}" for label in labels or LABELS]
 
 
-def test_revisions_of_a_repository_become_a_run_in_order_each_at_its_commit(hub: Branches, settings: Settings) -> None:
+def test_revisions_of_a_repository_become_a_run_in_order_each_at_its_commit(hub: FakeHub, settings: Settings) -> None:
     with Store.open(settings.store) as store:
         kept = Checkpoints(settings, store).register_run(sources())
         assert [c.id for c in kept] == ["tiny/step5-tokens1B", "tiny/step20-tokens2B", "tiny/step100-tokens9B"]
         assert [(c.step, c.tokens) for c in kept] == [(5, 10**9), (20, 2 * 10**9), (100, 9 * 10**9)]
-        assert [c.revision for c in kept] == ["c" * 40, "b" * 40, "d" * 40]
+        assert [c.revision for c in kept] == [hub.branches["someone/tiny", LABELS[n]] for n in (1, 0, 2)]
         assert {c.run for c in kept} == {"tiny"} and all(c.registered for c in kept)
         assert len({c.fingerprint for c in kept}) == 3
-        assert hub.fetched["revision"] == "d" * 40, "the weights are asked for by commit, not by branch"
+        assert hub.fetched() == [] and not any(c.fetched for c in kept), "weights wait for the first question"
     with Store.open(settings.store) as store:
         again = Checkpoints(settings, store)
         assert [c.id for c in again.list()] == [c.id for c in kept]
         assert [c.place for c in again.list()] == [c.place for c in kept]
-        assert again.find("someone/tiny@step20-tokens2B").revision == "b" * 40
+        assert again.find("someone/tiny@step20-tokens2B").revision == kept[1].revision
         assert again.register_run(sources()) == again.list()
 
 
 def test_a_run_of_revisions_is_a_question_of_steps_whose_key_follows_the_commit(
-    hub: Branches, settings: Settings
+    hub: FakeHub, settings: Settings
 ) -> None:
     with Store.open(settings.store) as store:
         kept = Checkpoints(settings, store).register_run(sources())
     question = ask("router_row_map", kept, None)
     assert question.labels == ("5", "20", "100")
-    moved = [*kept[:-1], Checkpoint(**{**vars(kept[-1]), "fingerprint": "of another commit"})]
+    moved = [*kept[:-1], replace(kept[-1], fingerprint="of another commit")]
     assert ask("router_row_map", moved, None).key != question.key
     with pytest.raises(Refusal, match="in the order of training; these are not"):
         ask("router_row_map", kept[::-1], None)
+
+
+def test_a_run_on_the_hub_is_asked_about_and_its_weights_come_with_the_question(
+    hub: FakeHub, settings: Settings, one_thread: None
+) -> None:
+    words = tiny_olmoe.prompts(4)
+    with open_services(settings, InlineRunner(settings.store)) as services:
+        kept = services.checkpoints.register_run(sources())
+        stages: list[str] = []
+        ticket = Ticket(progress=lambda progress: stages.append(progress.stage))
+        answer = services.answering.answer(ask("router_row_map", kept, None), ticket)
+        assert [axis for axis in answer.result.axes if axis.labels == ("5", "20", "100")]
+        assert len(hub.fetched()) == 3 and any("fetching tiny/step20-tokens2B" in stage for stage in stages)
+        assert [c["revision"] for c in answer.provenance["checkpoints"]] == [c.revision for c in kept]
+        here = [services.checkpoints.find(c.id) for c in kept]
+        assert all(c.fetched for c in here)
+        services.answering.answer(ask("expert_load", here[:1], words))
+        assert len(hub.fetched()) == 3, "what came once does not travel again"
+        assert services.answering.stored(ask("router_row_map", kept, None)), "by what the hub had announced"
+
+
+def test_weights_that_no_question_reads_stay_on_the_hub(hub: FakeHub, settings: Settings, one_thread: None) -> None:
+    words = tiny_olmoe.prompts(4)
+    with open_services(settings, InlineRunner(settings.store)) as services:
+        [first, second, _] = services.checkpoints.register_run(sources())
+        for step in (first, second):
+            services.answering.answer(ask("expert_load", [services.checkpoints.find(step.id)], words))
+        assert len(hub.fetched()) == 2
+        question = ask("load_difference", [first, second], words)
+        services.answering.answer(question)
+        assert len(hub.fetched()) == 2
 
 
 @pytest.mark.parametrize(
@@ -97,21 +121,19 @@ def test_a_run_of_revisions_is_a_question_of_steps_whose_key_follows_the_commit(
     ],
 )
 def test_a_list_that_is_no_run_is_refused_before_the_hub_is_asked(
-    hub: Branches, settings: Settings, wanted: list[str], reason: str
+    hub: FakeHub, settings: Settings, wanted: list[str], reason: str
 ) -> None:
     with Store.open(settings.store) as store, pytest.raises(Refusal, match=reason):
         Checkpoints(settings, store).register_run(wanted)
-    assert hub.asked == [] and hub.fetched == {}
+    assert hub.seen == []
 
 
-def test_two_names_of_one_commit_are_no_two_steps(
-    hub: Branches, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(REVISIONS, "step7-tokens1B", "c" * 40)
+def test_two_names_of_one_commit_are_no_two_steps(hub: FakeHub, settings: Settings) -> None:
+    hub.branches["someone/tiny", "step7-tokens1B"] = hub.branches["someone/tiny", "step5-tokens1B"]
     with Store.open(settings.store) as store:
         with pytest.raises(Refusal, match="'step5-tokens1B' and 'step7-tokens1B' are the same commit"):
             Checkpoints(settings, store).register_run(sources("step7-tokens1B", "step5-tokens1B"))
-        assert store.checkpoints() == [] and hub.fetched == {}
+        assert store.checkpoints() == [] and hub.fetched() == []
 
 
 def test_a_folder_of_steps_is_a_run_wherever_it_lies(settings: Settings, tiny: Path) -> None:

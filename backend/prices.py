@@ -1,0 +1,198 @@
+"""What a question takes before it is begun: memory by its parts, how the model is held, time, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from analysis.slots import Shape
+from analysis.statistic import Statistic, statistics
+from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
+from backend.checkpoints import Checkpoint
+from backend.errors import TooLarge
+from backend.prompts import Prompt
+
+CHARACTERS_A_TOKEN = 4
+"""For prices only; the pass itself counts tokens."""
+LIVE_COPIES = 8
+"""Tensors of a batch's width alive at once in one layer of a pass under hooks, for prices only."""
+DEAR = frozenset({"gate", "experts", "backward"})
+"""Needs that make a pass dearer: what has them is run where it is asked for, and never along the way."""
+
+Held = Literal["resident", "device_map", "paged"]
+"""How a worker holds a model: whole on its device, spread over several devices, or one decoder layer at a time."""
+RUN: frozenset[Held] = frozenset({"resident"})
+"""Ways that a worker knows so far; a question planned in another is refused with what would fit."""
+
+HOW = {
+    "tokens": f"{CHARACTERS_A_TOKEN} characters a token",
+    "memory": f"weights and states by their sizes, a batch as {LIVE_COPIES} tensors of a layer's width",
+}
+"""How what is no measurement was estimated."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where models run: the bytes that models and passes may take, and those of each accelerator if there are several."""
+
+    device: str
+    memory: int
+    accelerators: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes at the peak, by what takes them; `states` by statistic."""
+
+    weights: int = 0
+    batch: int = 0
+    states: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.batch + sum(self.states.values())
+
+    def __add__(self, other: Need) -> Need:
+        names = [*self.states, *(name for name in other.states if name not in self.states)]
+        states = {name: self.states.get(name, 0) + other.states.get(name, 0) for name in names}
+        return Need(self.weights + other.weights, self.batch + other.batch, states)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an answer costs before it is begun. `tokens` is an estimate from characters."""
+
+    passes: int
+    tokens: int
+    need: Need
+    download_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """At the peak."""
+        return self.need.total
+
+
+class Paced(Protocol):
+    """The part of a store that knows how long earlier passes took."""
+
+    def paces(self, device: str) -> list[tuple[str, int, float, float]]:
+        """Fingerprint, tokens, seconds and active parameters of the passes kept of this device, summed by checkpoint."""
+        ...
+
+
+def need(checkpoint: Checkpoint, names: Sequence[str], prompts: Sequence[Prompt], capture: CaptureOptions) -> Need:
+    """Weights, one batch under hooks, and the states of these statistics."""
+    width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
+    batch = capture.batch_tokens * width * 4 * LIVE_COPIES
+    asked = [statistics()[name] for name in names]
+    needs = frozenset().union(*(statistic.needs for statistic in asked))
+    batch += GATE_BYTES if "gate" in needs else 0
+    if "backward" in needs:  # what every layer did is kept, of a smaller batch
+        batch += batch // BACKWARD * checkpoint.layers
+    states = {statistic.name: state_bytes(statistic, checkpoint, prompts, capture) for statistic in asked}
+    return Need(checkpoint.memory_bytes, batch, states)
+
+
+def state_bytes(
+    statistic: Statistic, checkpoint: Checkpoint, prompts: Sequence[Prompt], capture: CaptureOptions
+) -> int:
+    """Bytes of a statistic's state over these prompts."""
+    shape = Shape(
+        tuple(str(layer) for layer in range(checkpoint.moe_layers)),
+        checkpoint.experts,
+        checkpoint.top_k,
+        checkpoint.model,
+        checkpoint.hidden,
+    )
+    return statistic.bytes(shape, len(prompts), tokens(prompts, capture))
+
+
+def tokens(prompts: Iterable[Prompt], capture: CaptureOptions) -> int:
+    """About how many tokens these prompts have."""
+    limit, extra = capture.max_tokens, capture.generate
+    return sum(min(max(len(prompt.text) // CHARACTERS_A_TOKEN, 1), limit) + extra for prompt in prompts)
+
+
+def held(wanted: Need, machine: Machine) -> Held:
+    """How the model has to be held for this."""
+    if wanted.total <= machine.memory:
+        return "resident"
+    several = len(machine.accelerators) > 1 and wanted.total <= sum(machine.accelerators)
+    return "device_map" if several else "paged"
+
+
+def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Sequence[tuple[str, int]]]) -> None:
+    """Raises `TooLarge` where no way of holding it is known here.
+
+    `otherwise` names what could be asked instead, each with its bytes; those that fit are told.
+    """
+    if held(wanted, machine) in RUN:
+        return
+    parts = {"weights": wanted.weights, "one batch": wanted.batch, **wanted.states}
+    told = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
+    fits = [f"{other} ({gigabytes(size)})" for other, size in otherwise() if size <= machine.memory]
+    way = f"What would fit: {'; '.join(fits)}." if fits else "Nothing that could be asked instead would fit."
+    raise TooLarge(
+        f"{what} needs about {gigabytes(wanted.total)} ({told}); the budget is {gigabytes(machine.memory)}. {way} "
+        "Or raise MOE_GEOMETRY_MEMORY (bytes) if the machine has more, or ask a smaller checkpoint."
+    )
+
+
+def most_prompts(prompts: Sequence[Prompt], size: Callable[[Sequence[Prompt]], int], budget: int) -> int:
+    """The largest number of first prompts with which `size`, which grows with them, stays within the budget."""
+    low, high = 0, len(prompts)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(prompts[:middle]) <= budget else (low, middle - 1)
+    return low
+
+
+def seconds(running: Sequence[tuple[Checkpoint, int]], device: str, kept: Paced) -> tuple[float | None, str]:
+    """How long passes over these tokens would take, and where that is known from; None where nothing says it."""
+    if not running:
+        return 0.0, "no pass is needed"
+    known = kept.paces(device)
+    own = {fingerprint: count / spent for fingerprint, count, spent, _ in known if spent}
+    work = sum(2 * active * count for _, count, spent, active in known if spent and active)
+    rate = work / sum(spent for _, _, spent, active in known if spent and active) if work else 0.0
+    total, scaled = 0.0, False
+    for checkpoint, count in running:
+        pace = own.get(checkpoint.fingerprint or "")
+        if pace is None and not rate:
+            return None, f"not known yet: no pass was kept that ran on {device}"
+        scaled |= pace is None
+        total += count / pace if pace else 2 * active_parameters(checkpoint) * count / rate
+    if scaled:
+        return total, f"2 operations a token and active parameter at {rate / 1e9:,.3g} GFLOP/s, as measured in earlier passes"
+    return total, f"the pace of earlier passes of the same checkpoint on {device}"
+
+
+def active_parameters(checkpoint: Checkpoint) -> float:
+    """Parameters that one token meets: all but the experts it is not sent to, a gated expert having three matrices."""
+    idle = checkpoint.moe_layers * (checkpoint.experts - checkpoint.top_k) * 3 * checkpoint.model * checkpoint.hidden
+    return float(max(checkpoint.parameters - idle, 0))
+
+
+def told(price: Price, machine: Machine, time: tuple[float | None, str], dtypes: Iterable[str | None]) -> dict[str, Any]:
+    """A price as clients see it."""
+    loads = sorted({dtype for dtype in dtypes if dtype})
+    return {
+        "passes": price.passes,
+        "tokens": price.tokens,
+        "memory_bytes": price.memory_bytes,
+        "memory": {"weights": price.need.weights, "batch": price.need.batch, "states": dict(price.need.states)},
+        "download_bytes": price.download_bytes,
+        "device": machine.device,
+        "dtype": ", ".join(loads) or None,
+        "held": held(price.need, machine) if loads else None,
+        "seconds": time[0],
+        "how": HOW | {"seconds": time[1]},
+    }
+
+
+def gigabytes(size: int) -> str:
+    """As a person reads it."""
+    return f"{size / 1e9:.1f} GB" if size >= 5e7 else f"{size / 1e6:.1f} MB"
