@@ -14,15 +14,18 @@ from typing import Any
 
 from analysis.result import Result
 from analysis.slots import SLOTS
-from backend import planner
+from backend import planner, prices
 from backend.checkpoints import Checkpoint
+from backend.prices import Machine
 from backend.question import Question, capture_key, digest
 from backend.runners import Runner
+from backend.runners.device import accelerators
 from backend.runners.failures import TaskCancelled, TaskFailed
 from backend.runners.messages import (
     CaptureTask,
     EvaluateTask,
     Lane,
+    Loaded,
     Message,
     Progress,
     ResultReady,
@@ -69,32 +72,27 @@ class Answering:
     def __init__(self, store: Store, runner: Runner, memory_budget: int, bring: Bring):
         self._store = store
         self._runner = runner
-        self._budget = memory_budget
+        self._machine = Machine(runner.device, memory_budget, accelerators(runner.device))
         self._bring = bring
         self._passes = _Passes()
-        self._pace: dict[str, float] = {}
 
     def stored(self, question: Question) -> Answer | None:
         """The answer if it was given before; nothing is loaded."""
         told = self._store.get_answer(question.key)
         return Answer(told.result, told.provenance) if told else None
 
-    def price(self, question: Question) -> planner.Price:
-        """What it would cost; raises `TooLarge` where the machine cannot pay it."""
-        price = planner.plan(question, self._store).price
-        planner.check_memory(price, question, self._budget)
-        return price
+    def plan(self, question: Question) -> planner.Plan:
+        """What it would take; raises `TooLarge` where the machine cannot pay it."""
+        plan = planner.plan(question, self._store)
+        planner.check(question, plan, self._machine)
+        return plan
 
-    def seconds(self, question: Question) -> float | None:
-        """How long this question's passes would take at the last pace of the same checkpoints; None if unknown."""
-        sides = planner.plan(question, self._store).sides
-        running = [
-            (side.checkpoint.fingerprint, planner.tokens(side, question.capture)) for side in sides if side.missing
-        ]
-        paces = [self._pace.get(fingerprint or "") for fingerprint, _ in running]
-        if not all(paces):
-            return None
-        return sum(tokens / pace for (_, tokens), pace in zip(running, paces, strict=True) if pace)
+    def told(self, question: Question) -> dict[str, Any]:
+        """The plan as clients see it; raises `TooLarge`."""
+        plan = self.plan(question)
+        running = [(side.checkpoint, planner.tokens(side, question.capture)) for side in plan.sides if side.missing]
+        time = prices.seconds(running, self._machine.device, self._store)
+        return prices.told(plan.price, self._machine, time, (c.precision for c in plan.loaded))
 
     def answer(self, question: Question, ticket: Ticket | None = None) -> Answer:
         """The answer, computed if it has to be.
@@ -110,9 +108,9 @@ class Answering:
             return found
         ticket = ticket or Ticket()
         start = time.monotonic()
-        price = self.price(question)
-        question = self._brought(question, ticket)
-        if price.passes:
+        plan = self.plan(question)
+        question = self._brought(question, plan, ticket)
+        if plan.price.passes:
             for number in range(len(question.checkpoints)):
                 self._capture(question, number, ticket)
         result, arrays = self._evaluate(question, ticket)
@@ -126,9 +124,9 @@ class Answering:
         if ticket.task:
             self._runner.cancel(ticket.task)
 
-    def _brought(self, question: Question, ticket: Ticket) -> Question:
+    def _brought(self, question: Question, plan: planner.Plan, ticket: Ticket) -> Question:
         """The same question, with the weights it reads on this machine: a checkpoint of the hub brings them now."""
-        wanted = {c.id for c in planner.plan(question, self._store).loaded if not c.fetched}
+        wanted = {c.id for c in plan.loaded if not c.fetched}
 
         def tell(stage: str, fraction: float) -> None:
             ticket.check()
@@ -155,20 +153,22 @@ class Answering:
                 self._pass(CaptureTask(uuid.uuid4().hex, checkpoint, question.capture, missing), ticket, tell)
 
     def _pass(self, task: CaptureTask, ticket: Ticket, tell: Callable[[Progress], None]) -> None:
-        start, tokens = time.monotonic(), 0
+        start = time.monotonic()
         for message in self._run(task, ticket, tell):
             if isinstance(message, ShardReady):
-                self._keep(message, task.checkpoint)
-                tokens += message.tokens
-        if tokens:
-            self._pace[task.checkpoint.fingerprint or ""] = tokens / (time.monotonic() - start)
+                self._keep(message, task.checkpoint, time.monotonic() - start)
+            if isinstance(message, ShardReady | Loaded):
+                start = time.monotonic()
 
-    def _keep(self, shard: ShardReady, checkpoint: Checkpoint) -> None:
+    def _keep(self, shard: ShardReady, checkpoint: Checkpoint, seconds: float) -> None:
         about = {
             "checkpoint": checkpoint.id,
             "fingerprint": checkpoint.fingerprint,
             "prompts": [[p.id, p.digest] for p in shard.work.prompts],
             "tokens": shard.tokens,
+            "seconds": round(seconds, 4),
+            "device": self._runner.device,
+            "active": prices.active_parameters(checkpoint),
             "notes": shard.notes,
         }
         routes = (shard.work.routes, shard.routes) if shard.work.routes and shard.routes else None

@@ -7,16 +7,17 @@ shards, and two sets share what they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analysis.slots import SLOTS, Shape
+from analysis.slots import SLOTS
 from analysis.statistic import Statistic, statistics
+from backend import prices
 from backend.adapters.anatomy import STACKED
-from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
+from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
-from backend.errors import TooLarge
+from backend.prices import DEAR, Machine, Need, Price, state_bytes
 from backend.prompts import Prompt, PromptSet
 from backend.question import Question, capture_key, digest, tracing_code
 from backend.runners.messages import ShardWork
@@ -29,12 +30,6 @@ KEPT_BYTES_A_LAYER = 4 << 20
 For an OLMoE that is all counts and router sums, about 60 MB a shard; its row samples and centroids would be 1 GB more.
 """
 EXPERT_SLOTS = frozenset(SLOTS) - frozenset(STACKED)
-DEAR = frozenset({"gate", "experts", "backward"})
-"""Needs that make a pass dearer: what has them is run where it is asked for, and never along the way."""
-CHARACTERS_A_TOKEN = 4
-"""For prices only; the pass itself counts tokens."""
-LIVE_COPIES = 8
-"""Tensors of a batch's width alive at once in one layer of a pass under hooks, for prices only."""
 
 
 class Kept(Protocol):
@@ -60,15 +55,6 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Price:
-    """What an answer costs before it is begun. `tokens` is an estimate from characters."""
-
-    passes: int
-    tokens: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
 class Plan:
     """All sides of a question, and the checkpoints whose weights it reads."""
 
@@ -82,13 +68,33 @@ def plan(question: Question, kept: Kept) -> Plan:
     sides = tuple(side(question, checkpoint, kept) for checkpoint in question.checkpoints)
     running = [part.checkpoint for part in sides if part.missing]
     reads_weights = len(question.measure.statistics) < len(question.measure.reads)
-    loaded = question.checkpoints if reads_weights else running
-    sizes = [_memory(checkpoint, question) for checkpoint in loaded]
+    loaded = tuple(question.checkpoints if reads_weights else running)
+    away = sum(checkpoint.weight_bytes for checkpoint in loaded if not checkpoint.fetched)
+    missing = sum(tokens(part, question.capture) for part in sides)
+    prompts = question.prompts.prompts if question.prompts else ()
+    return Plan(sides, loaded, Price(len(running), missing, need(question, loaded, prompts), away))
+
+
+def need(question: Question, loaded: Sequence[Checkpoint], prompts: Sequence[Prompt]) -> Need:
+    """Bytes at the peak, were the question asked on these prompts."""
+    each = [prices.need(c, question.measure.statistics, prompts, question.capture) for c in loaded]
     # Router rows are copied; the experts' matrices stay in their models, and all sides are compared at once.
-    memory = sum(sizes) if EXPERT_SLOTS & set(question.measure.reads) else max(sizes, default=0)
-    return Plan(
-        sides, tuple(loaded), Price(len(running), sum(tokens(part, question.capture) for part in sides), memory)
-    )
+    if EXPERT_SLOTS & set(question.measure.reads):
+        return sum(each, Need())
+    return max(each, key=lambda one: one.total, default=Need())
+
+
+def check(question: Question, plan: Plan, machine: Machine) -> None:
+    """Raises `TooLarge` where the question does not fit, naming what of it would."""
+
+    def otherwise() -> list[tuple[str, int]]:
+        prompts = question.prompts.prompts if question.prompts else ()
+        count = prices.most_prompts(prompts, lambda some: need(question, plan.loaded, some).total, machine.memory)
+        fewer = need(question, plan.loaded, prompts[:count]).total
+        return [(f"at most {count} of the {len(prompts)} prompts", fewer)] if count else []
+
+    names = " and ".join(checkpoint.id for checkpoint in plan.loaded)
+    prices.check(f"{question.measure.name} of {names}", plan.price.need, machine, otherwise)
 
 
 def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
@@ -114,18 +120,7 @@ def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:
 
 def tokens(part: Side, capture: CaptureOptions) -> int:
     """About how many tokens the missing shards of a side hold."""
-    return sum(_tokens(prompt, capture) for shard in part.missing for prompt in shard.prompts)
-
-
-def check_memory(price: Price, question: Question, budget: int) -> None:
-    """Raises `TooLarge` where weights and one batch do not fit the budget."""
-    if price.memory_bytes > budget:
-        names = " and ".join(checkpoint.id for checkpoint in question.checkpoints)
-        raise TooLarge(
-            f"{names} needs about {_gigabytes(price.memory_bytes)} for weights and one batch; the budget is "
-            f"{_gigabytes(budget)}. "
-            "Raise MOE_GEOMETRY_MEMORY (bytes) if the machine has more, or ask a smaller checkpoint."
-        )
+    return sum(prices.tokens(shard.prompts, capture) for shard in part.missing)
 
 
 def state_key(statistic: Statistic, checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> str:
@@ -160,43 +155,8 @@ def _keys(question: Question, checkpoint: Checkpoint, prompts: tuple[Prompt, ...
 
 
 def _cheap(statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, ...], capture: CaptureOptions) -> bool:
-    size = _state_bytes(statistic, checkpoint, prompts, capture)
+    size = state_bytes(statistic, checkpoint, prompts, capture)
     return size <= KEPT_BYTES_A_LAYER * max(checkpoint.moe_layers, 1)
-
-
-def _state_bytes(
-    statistic: Statistic, checkpoint: Checkpoint, prompts: tuple[Prompt, ...], capture: CaptureOptions
-) -> int:
-    shape = Shape(
-        tuple(str(layer) for layer in range(checkpoint.moe_layers)),
-        checkpoint.experts,
-        checkpoint.top_k,
-        checkpoint.model,
-        checkpoint.hidden,
-    )
-    return statistic.bytes(shape, len(prompts), sum(_tokens(prompt, capture) for prompt in prompts))
-
-
-def _tokens(prompt: Prompt, capture: CaptureOptions) -> int:
-    return min(max(len(prompt.text) // CHARACTERS_A_TOKEN, 1), capture.max_tokens) + capture.generate
-
-
-def _memory(checkpoint: Checkpoint, question: Question) -> int:
-    """Weights, one batch under hooks, and the states of the statistics that were asked for."""
-    width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
-    batch = question.capture.batch_tokens * width * 4 * LIVE_COPIES
-    asked = [statistics()[name] for name in question.measure.statistics]
-    needs = frozenset().union(*(statistic.needs for statistic in asked))
-    batch += GATE_BYTES if "gate" in needs else 0
-    if "backward" in needs:  # what every layer did is kept, of a smaller batch
-        batch += batch // BACKWARD * checkpoint.layers
-    prompts = tuple(question.prompts.prompts) if question.prompts else ()
-    states = sum(_state_bytes(statistic, checkpoint, prompts, question.capture) for statistic in asked)
-    return checkpoint.memory_bytes + batch + states
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
 
 
 def _shard_identity(checkpoint: Checkpoint, capture: CaptureOptions, prompts: Iterable[Prompt]) -> list:

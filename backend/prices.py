@@ -12,6 +12,7 @@ from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
 from backend.prompts import Prompt
+from backend.sizes import gigabytes
 
 CHARACTERS_A_TOKEN = 4
 """For prices only; the pass itself counts tokens."""
@@ -34,7 +35,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Machine:
-    """Where models run: the bytes that models and passes may take, and those of each accelerator if there are several."""
+    """Where models run: bytes that models and passes may take, and those of each accelerator if there are any."""
 
     device: str
     memory: int
@@ -79,7 +80,7 @@ class Paced(Protocol):
     """The part of a store that knows how long earlier passes took."""
 
     def paces(self, device: str) -> list[tuple[str, int, float, float]]:
-        """Fingerprint, tokens, seconds and active parameters of the passes kept of this device, summed by checkpoint."""
+        """Fingerprint, tokens, seconds and active parameters of passes that ran on this device, by checkpoint."""
         ...
 
 
@@ -160,13 +161,14 @@ def seconds(running: Sequence[tuple[Checkpoint, int]], device: str, kept: Paced)
     rate = work / sum(spent for _, _, spent, active in known if spent and active) if work else 0.0
     total, scaled = 0.0, False
     for checkpoint, count in running:
-        pace = own.get(checkpoint.fingerprint or "")
-        if pace is None and not rate:
+        known_pace = own.get(checkpoint.fingerprint or "")
+        if known_pace is None and not rate:
             return None, f"not known yet: no pass was kept that ran on {device}"
-        scaled |= pace is None
-        total += count / pace if pace else 2 * active_parameters(checkpoint) * count / rate
+        scaled |= known_pace is None
+        total += count / known_pace if known_pace else 2 * active_parameters(checkpoint) * count / rate
     if scaled:
-        return total, f"2 operations a token and active parameter at {rate / 1e9:,.3g} GFLOP/s, as measured in earlier passes"
+        pace = f"{rate / 1e9:,.3g} GFLOP/s in earlier passes on {device}"
+        return total, f"2 operations a token and active parameter, {pace}"
     return total, f"the pace of earlier passes of the same checkpoint on {device}"
 
 
@@ -176,8 +178,10 @@ def active_parameters(checkpoint: Checkpoint) -> float:
     return float(max(checkpoint.parameters - idle, 0))
 
 
-def told(price: Price, machine: Machine, time: tuple[float | None, str], dtypes: Iterable[str | None]) -> dict[str, Any]:
-    """A price as clients see it."""
+def told(
+    price: Price, machine: Machine, time: tuple[float | None, str], dtypes: Iterable[str | None]
+) -> dict[str, Any]:
+    """A price as clients see it; `dtypes` are those of the models that have to be loaded."""
     loads = sorted({dtype for dtype in dtypes if dtype})
     return {
         "passes": price.passes,
@@ -191,8 +195,3 @@ def told(price: Price, machine: Machine, time: tuple[float | None, str], dtypes:
         "seconds": time[0],
         "how": HOW | {"seconds": time[1]},
     }
-
-
-def gigabytes(size: int) -> str:
-    """As a person reads it."""
-    return f"{size / 1e9:.1f} GB" if size >= 5e7 else f"{size / 1e6:.1f} MB"

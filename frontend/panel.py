@@ -212,7 +212,8 @@ def price(cost: Mapping[str, Any]) -> str:
     """What asking takes, as far as it is known."""
     passes, tokens = cost.get("passes") or 0, cost.get("tokens") or 0
     reads = f"Reads {tokens:,} tokens" if passes else "Needs no model run"
-    told = [f"about {words.seconds(float(cost['seconds']))}"] if cost.get("seconds") else []
+    told = [f"fetches {words.size(float(cost['download_bytes']))} first"] if cost.get("download_bytes") else []
+    told += [f"about {words.seconds(float(cost['seconds']))}"] if cost.get("seconds") else []
     told += [words.size(float(cost["memory_bytes"]))] if cost.get("memory_bytes") else []
     return reads + (": " + ", ".join(told) if told else "") + "."
 

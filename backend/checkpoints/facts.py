@@ -49,7 +49,7 @@ WEIGHTS, RANDOM = "moe_geometry_weights", "random"
 """What `lab untrained` writes into a config, so that nobody takes its numbers for a model's."""
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _MOST = 10_000_000
 _EXPERT_LAYER = re.compile(r"(?:layers|layer|blocks|block|h)\.(\d+)\.(?:.*\.)?experts\.")
 
@@ -80,7 +80,8 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
     adapter = None if dense else _adapter(config, text)
     parameters = sum(t.count for t in tensors.values())
     stored = _stored_dtype(tensors)
-    width = _WIDTH.get(str(getattr(config, "dtype", None) or stored).removeprefix("torch."), 4)
+    precision = str(getattr(config, "dtype", None) or stored).removeprefix("torch.")
+    width = WIDTH.get(precision, 4)
     layers = _whole(text, ("num_hidden_layers", "n_layer", "num_layers"))
     top_k = 0 if dense else _whole(text, TOP_K) or FIXED_TOP_K.get(text.model_type, 0)
     return {
@@ -95,6 +96,7 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
         "model": _whole(text, ("hidden_size", "n_embd", "d_model")),
         "hidden": _whole(text, HIDDEN),
         "dtype": stored,
+        "precision": precision,
         "parameters": parameters,
         "memory_bytes": parameters * width,
         "weight_bytes": sum(t.count * BITS[t.dtype] for t in tensors.values()) // 8,

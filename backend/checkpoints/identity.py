@@ -14,6 +14,7 @@ class Checkpoint:
 
     `error` is a sentence where the folder cannot be used; then the sizes are zero. `folder` is where its files lie on
     this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
+    `dtype` is what most weights are stored in, `precision` what they are held in once loaded.
     `random_weights` is what its config says of itself: made to try things on, never trained.
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
     `weight_bytes` is the size of the weights as stored. With `fetched` false they are still on the hub, which says
@@ -40,6 +41,7 @@ class Checkpoint:
     model: int = 0
     hidden: int = 0
     dtype: str | None = None
+    precision: str | None = None
     parameters: int = 0
     memory_bytes: int = 0
     weight_bytes: int = 0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from backend.cli.door import Wanted, open_door
-from backend.cli.table import answer_table
+from backend.cli.table import answer_table, plan_table
 from backend.errors import Refusal
 from backend.settings import Settings
 
@@ -34,16 +34,24 @@ def ask(
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
     form: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.json,
     out: Annotated[Path | None, typer.Option(help="Also write a .parquet, .csv or .npy file.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and ask nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
 ) -> None:
     """Ask one measure of one checkpoint, or of two."""
     if out and out.suffix not in ENDINGS:
         raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
     knobs = dict(_knob(text) for text in knob or ())
     capture = {"generate": generate, "chat_template": chat_template}
+    wanted = Wanted(measure, checkpoint, prompts, knobs, capture)
+    if plan:
+        with open_door(Settings.from_environment()) as door:
+            planned = door.plan(wanted)
+        typer.echo(json.dumps(planned, allow_nan=False) if as_json else plan_table(planned))
+        return
     line = ProgressLine()
     try:
         with open_door(Settings.from_environment()) as door:
-            answer = door.ask(Wanted(measure, checkpoint, prompts, knobs, capture), line)
+            answer = door.ask(wanted, line)
     finally:
         line.clear()
     if out:

@@ -31,6 +31,10 @@ class Door(Protocol):
         """The ANSWER object; raises a refusal."""
         ...
 
+    def plan(self, wanted: Wanted) -> dict[str, Any]:
+        """What asking it would take; raises a refusal where it cannot be paid."""
+        ...
+
     def edit(
         self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
     ) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from backend.checkpoints import Checkpoint, Checkpoints, inspect
 from backend.cli.door import Progress, Wanted
 from backend.edits.asking import Asked, pruned, tried
 from backend.prompts import Prompts, PromptSet, parse, read_file
-from backend.question import ask
+from backend.question import Question, ask
 from backend.runners.local import LocalRunner
 from backend.settings import Settings
 from backend.store import Store
@@ -39,12 +39,15 @@ class LocalDoor:
 
     def ask(self, wanted: Wanted, progress: Progress) -> dict[str, Any]:
         """Answer here."""
-        checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
-        prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
-        question = ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
         ticket = Ticket(progress=lambda p: progress(p.stage, p.fraction, p.eta_seconds))
-        answer = self._answering().answer(question, ticket)
+        answer = self._answering().answer(self._question(wanted), ticket)
         return to_json(answer.result, answer.provenance)
+
+    def plan(self, wanted: Wanted) -> dict[str, Any]:
+        """Plan here; no worker starts."""
+        question, answering = self._question(wanted), self._answering()
+        answered = answering.stored(question) is not None
+        return {"key": question.key, "answered": answered} | answering.told(question)
 
     def edit(
         self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
@@ -121,6 +124,11 @@ class LocalDoor:
     def _answering(self) -> Answering:
         bring = Checkpoints(self._settings, self._store).bring
         return Answering(self._store, self._runner, self._settings.memory_budget, bring)
+
+    def _question(self, wanted: Wanted) -> Question:
+        checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
+        prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
+        return ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
 
     def _checkpoint(self, name: str) -> Checkpoint:
         if Path(name).is_dir():

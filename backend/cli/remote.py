@@ -38,20 +38,16 @@ class RemoteDoor:
 
     def ask(self, wanted: Wanted, progress: Progress) -> dict[str, Any]:
         """Ask, follow the job if there is one, fetch the answer."""
-        body = {
-            "measure": wanted.measure,
-            "checkpoints": [self._checkpoint(name) for name in wanted.checkpoints],
-            "prompts": self._prompt_set(wanted.prompts) if wanted.prompts else None,
-            "knobs": dict(wanted.knobs),
-            "capture": dict(wanted.capture),
-            "wait": WAIT_SECONDS,
-        }
-        reply = self._send("POST", "/questions", json=body)
+        reply = self._send("POST", "/questions", json=self._body(wanted) | {"wait": WAIT_SECONDS})
         if reply.status_code == httpx.codes.OK:
             return reply.json()
         job = reply.json()
         self._follow(job["job"], progress)
         return self._send("GET", f"/questions/{job['key']}").json()
+
+    def plan(self, wanted: Wanted) -> dict[str, Any]:
+        """Plan it there."""
+        return self._send("POST", "/questions/plan", json=self._body(wanted)).json()
 
     def edit(
         self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
@@ -122,6 +118,15 @@ class RemoteDoor:
     def sql(self, query: str) -> dict[str, Any]:
         """One SELECT."""
         return self._send("POST", "/sql", json={"query": query}).json()
+
+    def _body(self, wanted: Wanted) -> dict[str, Any]:
+        return {
+            "measure": wanted.measure,
+            "checkpoints": [self._checkpoint(name) for name in wanted.checkpoints],
+            "prompts": self._prompt_set(wanted.prompts) if wanted.prompts else None,
+            "knobs": dict(wanted.knobs),
+            "capture": dict(wanted.capture),
+        }
 
     def _checkpoint(self, name: str) -> str:
         if not Path(name).is_dir():

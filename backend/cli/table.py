@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from backend.sizes import gigabytes
+
 
 def answer_table(answer: dict[str, Any]) -> str:
     """One row a cell with its labels; title, unit, null and caveats around it."""
@@ -27,6 +29,24 @@ def answer_table(answer: dict[str, Any]) -> str:
         *(f"caveat: {caveat}" for caveat in answer["caveats"]),
     ]
     return "\n".join(lines)
+
+
+def plan_table(plan: dict[str, Any]) -> str:
+    """What asking would take, a line each, and how what is estimated was estimated."""
+    parts = {"weights": plan["memory"]["weights"], "one batch": plan["memory"]["batch"], **plan["memory"]["states"]}
+    memory = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
+    seconds, how = plan["seconds"], plan["how"]
+    rows = [
+        ("answered", "yes, nothing is run" if plan["answered"] else "no"),
+        ("device", plan["device"]),
+        ("dtype", plan["dtype"] or "no model is loaded"),
+        ("model", plan["held"] or "none"),
+        ("fetched first", gigabytes(plan["download_bytes"]) if plan["download_bytes"] else "nothing"),
+        ("passes", f"{plan['passes']}, about {plan['tokens']:,} tokens ({how['tokens']})"),
+        ("peak memory", f"about {gigabytes(plan['memory_bytes'])}: {memory or 'no model'} ({how['memory']})"),
+        ("time", how["seconds"] if seconds is None else f"about {seconds:,.1f} s without loading ({how['seconds']})"),
+    ]
+    return columned(("plan", ""), rows)
 
 
 def columned(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -61,7 +60,7 @@ async def put(services: Running, request: Request, body: QuestionBody) -> Respon
     if body.only_stored:
         return await asyncio.to_thread(_cost, services, question)
     # A question the machine cannot pay for is refused here, before it becomes a job.
-    await asyncio.to_thread(services.answering.price, question)
+    await asyncio.to_thread(services.answering.plan, question)
     job = await asyncio.to_thread(services.jobs.ask, question)
     job = await _ended(services, job.id, body.wait)
     if job and job.state == "done":
@@ -71,6 +70,14 @@ async def put(services: Running, request: Request, body: QuestionBody) -> Respon
     if job and job.state == "failed":
         raise TaskFailed(job.message or "", job.refused)
     return _accepted(job, question)
+
+
+@router.post("/plan")
+def plan(services: Running, body: QuestionBody) -> dict[str, Any]:
+    """What asking this would take: device, dtype, how the model is held, passes, memory, time; nothing is begun."""
+    question = _question(services, body)
+    answered = services.answering.stored(question) is not None
+    return {"key": question.key, "answered": answered} | services.answering.told(question)
 
 
 @router.get("")
@@ -130,7 +137,7 @@ def _question(services: Services, body: QuestionBody) -> Question:
 
 
 def _cost(services: Services, question: Question) -> Response:
-    cost = asdict(services.answering.price(question)) | {"seconds": services.answering.seconds(question)}
+    cost = services.answering.told(question)
     problem = {"type": "about:blank", "title": "Not asked yet", "status": 404, "key": question.key, "cost": cost}
     problem["detail"] = f"{question.measure.title} has not been asked of this yet."
     return JSONResponse(problem, 404, media_type="application/problem+json")

@@ -20,3 +20,12 @@ def resolve_device(name: str) -> str:
             "Use auto, cpu or cuda:N."
         )
     return name
+
+
+def accelerators(device: str) -> tuple[int, ...]:
+    """Bytes of each CUDA device of this machine; none where models run on the CPU, which asks no driver."""
+    if device == "cpu":
+        return ()
+    import torch
+
+    return tuple(torch.cuda.mem_get_info(n)[1] for n in range(torch.cuda.device_count()))

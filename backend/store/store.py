@@ -134,6 +134,15 @@ class Store:
         query = "SELECT sum(CAST(meta->>'tokens' AS BIGINT)) FROM states WHERE key IN (SELECT unnest(?))"
         return int(self._database.rows(query, [keys])[0][0] or 0)
 
+    def paces(self, device: str) -> list[tuple[str, int, float, float]]:
+        """Fingerprint, tokens, seconds and active parameters of the passes that ran on this device, by checkpoint."""
+        query = (  # a pass makes the counts of every shard it runs
+            "SELECT meta->>'fingerprint', sum(CAST(meta->>'tokens' AS BIGINT)), "
+            "sum(CAST(meta->>'seconds' AS DOUBLE)), max(CAST(meta->>'active' AS DOUBLE)) FROM states "
+            "WHERE statistic = 'prompt_counts' AND meta->>'device' = ? GROUP BY 1"
+        )
+        return [(str(mark), int(t), float(s), float(a or 0)) for mark, t, s, a in self._database.rows(query, [device])]
+
     def get_state(self, key: str) -> State | None:
         """The state, or None: never kept, or its file is gone or damaged."""
         artifact = self._artifact("states", key)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from analysis.measure import get
 from analysis.statistic import statistics
-from backend import planner
+from backend import planner, prices
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
+from backend.prices import Machine
 from backend.prompts import Prompt, PromptSet
 from backend.question import ask
 from backend.store import Artifact
@@ -55,14 +57,14 @@ def words(count: int, category: str = "story") -> PromptSet:
 def test_a_new_question_runs_every_shard_and_keeps_all_that_is_cheap() -> None:
     [side] = planner.plan(ask("expert_load", [CHECKPOINT], words(40)), Kept()).sides
     assert [len(work.prompts) for work in side.missing] == [16, 16, 8]
-    cheap = {name for name, statistic in statistics().items() if not statistic.needs & planner.DEAR}
+    cheap = {name for name, statistic in statistics().items() if not statistic.needs & prices.DEAR}
     assert all(set(work.statistics) == cheap and work.routes for work in side.missing)
 
 
 def test_what_makes_a_pass_dearer_is_run_only_where_it_is_asked_for() -> None:
     asked = ask("expert_load", [CHECKPOINT], words(4))
     [side] = planner.plan(asked, Kept()).sides
-    assert not any(statistics()[name].needs & planner.DEAR for work in side.missing for name in work.statistics)
+    assert not any(statistics()[name].needs & prices.DEAR for work in side.missing for name in work.statistics)
 
 
 def test_after_one_pass_another_measure_and_another_knob_need_none() -> None:
@@ -107,9 +109,58 @@ def test_a_measure_of_weights_needs_no_pass_but_room_for_the_weights() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_figures() -> None:
     question = ask("expert_load", [replace(CHECKPOINT, memory_bytes=14_000_000_000)], words(20))
-    price = planner.plan(question, Kept()).price
-    with pytest.raises(TooLarge, match=r"free/step-00020 needs about 14\.0 GB .* the budget is 8\.0 GB"):
-        planner.check_memory(price, question, 8_000_000_000)
+    told = r"expert_load of free/step-00020 needs about 14\.0 GB \(weights 14\.0 GB, .*the budget is 8\.0 GB\. Nothing"
+    with pytest.raises(TooLarge, match=told):
+        planner.check(question, planner.plan(question, Kept()), Machine("cpu", 8_000_000_000))
+
+
+def test_what_would_fit_is_said_and_does_fit() -> None:
+    """The states of this measure grow with the prompts; the machine has room for weights, a batch, and some of them."""
+    question = ask("expert_load", [CHECKPOINT], words(2000))
+    plan = planner.plan(question, Kept())
+    need = plan.price.need
+    machine = Machine("cpu", need.weights + need.batch + need.states["prompt_counts"] // 2)
+    with pytest.raises(TooLarge) as caught:
+        planner.check(question, plan, machine)
+    [count] = map(int, re.findall(r"at most (\d+) of the 2000 prompts", str(caught.value)))
+    assert 900 < count < 1100
+    fewer = ask("expert_load", [CHECKPOINT], words(count))
+    planner.check(fewer, planner.plan(fewer, Kept()), machine)
+    more = ask("expert_load", [CHECKPOINT], words(count + 1))
+    with pytest.raises(TooLarge):
+        planner.check(more, planner.plan(more, Kept()), machine)
+
+
+def test_how_a_model_is_held_follows_from_the_room() -> None:
+    need = prices.Need(weights=10)
+    assert prices.held(need, Machine("cpu", 10)) == "resident"
+    assert prices.held(need, Machine("cuda:0", 6, (6, 6))) == "device_map"
+    assert prices.held(need, Machine("cuda:0", 6, (6,))) == prices.held(need, Machine("cpu", 6)) == "paged"
+
+
+class Paces:
+    """A store that knows these passes."""
+
+    def __init__(self, *rows: tuple[str, int, float, float]) -> None:
+        self.rows = list(rows)
+
+    def paces(self, device: str) -> list[tuple[str, int, float, float]]:
+        return self.rows if device == "cpu" else []
+
+
+def test_time_is_that_of_earlier_passes_or_not_known() -> None:
+    big = replace(CHECKPOINT, fingerprint="f2", parameters=10_000)
+    active = prices.active_parameters(big)
+    assert active == 10_000 - 2 * 2 * 3 * 8 * 8
+    assert prices.seconds([], "cpu", Paces()) == (0.0, "no pass is needed")
+    assert prices.seconds([(big, 100)], "cpu", Paces())[0] is None
+    kept = Paces(("f1", 1000, 10.0, active / 2))
+    own, how = prices.seconds([(CHECKPOINT, 200)], "cpu", kept)
+    assert own == 2.0 and "same checkpoint" in how
+    other, how = prices.seconds([(big, 100)], "cpu", kept)
+    assert other == pytest.approx(2.0), "twice the active parameters, half the pace"
+    assert "GFLOP/s in earlier passes on cpu" in how
+    assert prices.seconds([(big, 100)], "cuda:0", kept)[0] is None, "another device says nothing of this one"
 
 
 def test_every_step_of_a_trajectory_is_planned_and_only_the_missing_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +188,12 @@ def test_a_dearer_pass_is_priced_dearer(monkeypatch: pytest.MonkeyPatch) -> None
     plain, price = statistics()["prompt_counts"], {}
     for needs in ("layers", "gate", "backward"):
         made = {**statistics(), "prompt_counts": replace(plain, needs=frozenset({needs}))}
-        monkeypatch.setattr(planner, "statistics", lambda made=made: made)
+        for module in (planner, prices):
+            monkeypatch.setattr(module, "statistics", lambda made=made: made)
         price[needs] = planner.plan(
             ask("expert_load", [replace(CHECKPOINT, layers=2)], words(4)), Kept()
         ).price.memory_bytes
-    assert price["gate"] - price["layers"] == planner.GATE_BYTES
+    assert price["gate"] - price["layers"] == prices.GATE_BYTES
     assert price["backward"] > price["layers"]
 
 
