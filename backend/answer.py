@@ -215,6 +215,8 @@ class Answering:
                     "fingerprint": c.fingerprint,
                     "revision": c.revision,
                     "dtype": c.dtype,
+                    "precision": c.precision,
+                    "attention": c.attention,
                     "router": c.router,
                 }
                 for c in question.checkpoints

@@ -17,6 +17,7 @@ from backend import prices
 from backend.adapters.anatomy import STACKED
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
+from backend.checkpoints.variants import variant
 from backend.prices import DEAR, Machine, Need, Price, state_bytes
 from backend.prompts import Prompt, PromptSet
 from backend.question import Question, capture_key, digest, tracing_code
@@ -91,7 +92,13 @@ def check(question: Question, plan: Plan, machine: Machine) -> None:
         prompts = question.prompts.prompts if question.prompts else ()
         count = prices.most_prompts(prompts, lambda some: need(question, plan.loaded, some).total, machine.memory)
         fewer = need(question, plan.loaded, prompts[:count]).total
-        return [(f"at most {count} of the {len(prompts)} prompts", fewer)] if count else []
+        halved = [
+            variant(c, "bf16") if c.precision == "float32" and not c.trace and not c.variant else c for c in plan.loaded
+        ]
+        wider = [c.id for c, half in zip(plan.loaded, halved, strict=True) if c is not half]
+        names = " and ".join(f"{name}@bf16" for name in wider)
+        half = [(names, need(question, halved, prompts).total)] if wider else []
+        return half + ([(f"at most {count} of the {len(prompts)} prompts", fewer)] if count else [])
 
     names = " and ".join(checkpoint.id for checkpoint in plan.loaded)
     prices.check(f"{question.measure.name} of {names}", plan.price.need, machine, otherwise)

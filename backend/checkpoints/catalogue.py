@@ -14,6 +14,7 @@ from backend.checkpoints.remembered import Remembered
 from backend.checkpoints.runs import fetch_run
 from backend.checkpoints.scanning import scan, unique
 from backend.checkpoints.source import HUB_ID, bring, fetch, lacking, read_folder
+from backend.checkpoints.variants import split, variant
 from backend.errors import Conflict, NotFound, Refusal
 from backend.settings import Settings
 
@@ -44,7 +45,7 @@ class Checkpoints:
         return every
 
     def find(self, name: str) -> Checkpoint:
-        """The checkpoint of this id or source, its fingerprint known.
+        """The checkpoint of this id or source, its fingerprint known; `@bf16` and the like make it a variant.
 
         Raises:
             NotFound: Nothing is called so; the known ids are listed.
@@ -54,14 +55,19 @@ class Checkpoints:
         if found and found.fingerprint and not found.error and self._remembered.still(found, self._roots(found)):
             return self._told([found])[0]  # a question of sixty steps need not look sixty times at all of them
         every = self.list()
-        found = next((c for c in every if name in (c.id, c.source)), None) or self._at_path(name, every)
+        own, said = name, None
+        found = self._named(own, every)
+        if found is None:
+            own, said = split(name)
+            found = self._named(own, every)
         if found is None:
             known = [c.id for c in every]
-            add = f" One of the hub is added with `moe-geometry checkpoints add {name}`." if _of_hub(name) else ""
-            raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.{add}", known=known)
+            add = f" One of the hub is added with `moe-geometry checkpoints add {own}`." if _of_hub(own) else ""
+            raise NotFound(f"There is no checkpoint {own!r}; known: {', '.join(known) or 'none'}.{add}", known=known)
         if found.error:
             raise Refusal(found.error)
-        return found if found.fingerprint else self._hashed(found)
+        found = found if found.fingerprint else self._hashed(found)
+        return variant(found, said) if said else found
 
     def _told(self, every: Sequence[Checkpoint]) -> list[Checkpoint]:
         run = self._store.fingerprints()
@@ -131,7 +137,10 @@ class Checkpoints:
             )
         raise NotFound(f"There is no checkpoint {name!r}; known: {', '.join(known) or 'none'}.", known=known)
 
-    def _at_path(self, name: str, every: list[Checkpoint]) -> Checkpoint | None:
+    def _named(self, name: str, every: list[Checkpoint]) -> Checkpoint | None:
+        found = next((c for c in every if name in (c.id, c.source)), None)
+        if found:
+            return found
         path = str(Path(name).expanduser().resolve())
         return next((c for c in every if c.folder == path), None)
 

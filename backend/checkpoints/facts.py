@@ -15,6 +15,8 @@ from typing import Any
 
 from backend.checkpoints.architectures import architecture
 from backend.checkpoints.headers import BITS, TensorHeader, named
+from backend.checkpoints.packed import packing
+from backend.checkpoints.packed import parameters as packed_parameters
 from backend.errors import Refusal
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts", "n_experts")
@@ -78,9 +80,10 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
     experts = _whole(text, EXPERTS) if getattr(text, "is_moe", True) else 0
     dense = experts <= 1
     adapter = None if dense else _adapter(config, text)
-    parameters = sum(t.count for t in tensors.values())
-    stored = _stored_dtype(tensors)
-    precision = str(getattr(config, "dtype", None) or stored).removeprefix("torch.")
+    packed = packing(raw, where)
+    parameters = packed_parameters(tensors) if packed else sum(t.count for t in tensors.values())
+    stored = packed or _stored_dtype(tensors)
+    precision = str(getattr(config, "dtype", None) or ("bfloat16" if packed else stored)).removeprefix("torch.")
     width = WIDTH.get(precision, 4)
     layers = _whole(text, ("num_hidden_layers", "n_layer", "num_layers"))
     top_k = 0 if dense else _whole(text, TOP_K) or FIXED_TOP_K.get(text.model_type, 0)

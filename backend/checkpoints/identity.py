@@ -15,6 +15,7 @@ class Checkpoint:
     `error` is a sentence where the folder cannot be used; then the sizes are zero. `folder` is where its files lie on
     this machine and `stamp` their sizes and times when they were read: a load that finds another stamp refuses.
     `dtype` is what most weights are stored in, `precision` what they are held in once loaded.
+    `variant` is what its name says of how it is held, behind the last @: a precision, an attention (`variants`).
     `random_weights` is what its config says of itself: made to try things on, never trained.
     `fingerprint` covers config and weights; None while the files of a large checkpoint have not been hashed yet.
     `weight_bytes` is the size of the weights as stored. With `fetched` false they are still on the hub, which says
@@ -42,6 +43,8 @@ class Checkpoint:
     hidden: int = 0
     dtype: str | None = None
     precision: str | None = None
+    attention: str | None = None
+    variant: str | None = None
     parameters: int = 0
     memory_bytes: int = 0
     weight_bytes: int = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.checkpoints.facts import read_config, typed
 from backend.checkpoints.identity import Checkpoint
+from backend.checkpoints.packed import packing, unpacking
 from backend.checkpoints.soundness import check_finite, check_shapes
 from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
@@ -33,7 +34,9 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
 
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
-    writes = type(typed(read_config(folder), checkpoint.id)) in MODEL_FOR_CAUSAL_LM_MAPPING
+    raw = read_config(folder)
+    writes = type(typed(raw, checkpoint.id)) in MODEL_FOR_CAUSAL_LM_MAPPING
+    attention = {"attn_implementation": checkpoint.attention} if checkpoint.attention else {}
     kind: Any = AutoModelForCausalLM if writes else AutoModel
     try:
         model, report = kind.from_pretrained(
@@ -41,9 +44,11 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
-            dtype="auto",
+            dtype=checkpoint.precision if checkpoint.variant else "auto",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # transformers' own refusal names no tensor; ours does
+            **attention,
+            **unpacking(packing(raw, checkpoint.id)),
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise Refusal(f"transformers could not load {checkpoint.id}: {_first_line(error)}") from error

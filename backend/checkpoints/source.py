@@ -18,6 +18,7 @@ from backend.checkpoints.headers import INDEX, SINGLE, read_headers, shard_map, 
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.labels import Label, read
 from backend.checkpoints.tokens import tokens_at
+from backend.checkpoints.variants import fingerprint
 from backend.errors import Conflict, Refusal, Unavailable
 from backend.settings import Settings
 
@@ -81,7 +82,10 @@ def bring(checkpoint: Checkpoint, settings: Settings, digests: Digests, tell: hu
     for path in weight_files(folder):
         _check_announced(path, name, digests)
     now = read_folder(folder, None, digests, hash_all=True)
-    if now.fingerprint != checkpoint.fingerprint:
+    own = now.fingerprint
+    if checkpoint.variant:
+        own = fingerprint(own, checkpoint.precision, checkpoint.attention)
+    if own != checkpoint.fingerprint:
         raise Conflict(f"The files of {checkpoint.id} in {folder} are not those that were registered; add it again.")
     return replace(checkpoint, folder=now.folder, stamp=now.stamp, fetched=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 from backend.answer import Answering, Ticket
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint, Checkpoints, inspect
+from backend.checkpoints.variants import split, variant
 from backend.cli.door import Progress, Wanted
 from backend.edits.asking import Asked, pruned, tried
 from backend.prompts import Prompts, PromptSet, parse, read_file
@@ -131,8 +132,10 @@ class LocalDoor:
         return ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
 
     def _checkpoint(self, name: str) -> Checkpoint:
-        if Path(name).is_dir():
-            return Checkpoints(_trusting(self._settings, name), self._store).register(name)
+        own, said = split(name)
+        if Path(own).is_dir():
+            found = Checkpoints(_trusting(self._settings, own), self._store).register(own)
+            return variant(found, said) if said else found
         return Checkpoints(self._settings, self._store).find(name)
 
     def _prompt_set(self, name: str) -> PromptSet:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from backend.checkpoints.variants import split
 from backend.cli.door import Progress, Wanted
 from backend.errors import NotFound, Refusal, Unavailable
 from backend.runners.failures import TaskCancelled, TaskFailed
@@ -129,9 +130,10 @@ class RemoteDoor:
         }
 
     def _checkpoint(self, name: str) -> str:
-        if not Path(name).is_dir():
+        own, said = split(name)
+        if not Path(own).is_dir():
             return name
-        return self.register(name)["id"]
+        return self.register(own)["id"] + (f"@{said}" if said else "")
 
     def _prompt_set(self, name: str) -> str:
         """The set's name; a file is uploaded under a name that holds its digest, once."""
