@@ -54,7 +54,11 @@ def same_layers(a: Inputs, b: Inputs) -> int:
         Ours: an expert has counterparts in its own layer alone.
     """
     if a.shape.layers != b.shape.layers:
-        raise NotComparable(f"a has MoE layers {list(a.shape.layers)}, b has {list(b.shape.layers)}")
+        first, second = (", ".join(side.shape.layers) for side in (a, b))
+        raise NotComparable(
+            f"a has {len(a.shape.layers)} MoE layers ({first}), b has {len(b.shape.layers)} ({second}): what is "
+            "compared layer by layer needs the same ones on both sides"
+        )
     return len(a.shape.layers)
 
 

@@ -32,9 +32,10 @@ class Unreachable(Refusal):
 
 @dataclass(frozen=True)
 class NotAsked:
-    """The store does not hold this answer; what asking would cost."""
+    """The store does not hold this answer; what asking would cost, and why it was refused when last asked."""
 
     cost: Mapping[str, Any]
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,10 @@ class Client:
             job = await self._job_of(question, refusal)
             if job and job["state"] == "done" and not again:
                 return await self.stored(question, again=True)
-            return _job(job) if job and job["state"] in ("waiting", "running") else NotAsked(refusal.cost)
+            if job and job["state"] in ("waiting", "running"):
+                return _job(job)
+            said = job["message"] if job and job["state"] == "failed" and job.get("refused") else ""
+            return NotAsked(refusal.cost, said or "")
 
     async def ask(self, question: Question, wait: float = 0.4) -> Answer | Job:
         """Ask for good: an answer if it comes within `wait` seconds, else the job that will bring it."""

@@ -25,9 +25,9 @@ def context(state: PageState, material: Material) -> list:
     )
     gap = html.Span(className="rule", **hyphened({"aria-hidden": "true"}))
     return [
-        _checkpoint_chip("a", state.a, material),
+        checkpoint_chip("a", state.a, material),
         swap,
-        _checkpoint_chip("b", state.b, material),
+        checkpoint_chip("b", state.b, material),
         gap,
         _prompts_chip(state, material),
         html.Span(className="rule", **hyphened({"aria-hidden": "true"})),
@@ -46,7 +46,8 @@ def _chip(label: str, face: Sequence, choices: Sequence, name: str) -> html.Deta
     )
 
 
-def _checkpoint_chip(letter: str, current: str | None, material: Material) -> html.Details:
+def checkpoint_chip(letter: str, current: str | None, material: Material) -> html.Details:
+    """What a letter stands for, and the list to choose it from."""
     own = material.checkpoint(current)
     face = [
         html.Span(letter.upper(), className=f"letter {letter}"),

@@ -66,27 +66,58 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
         knobs=knob_values(measure, state.knobs, place.knobs),
         cost=_cost([o for _, o in found if isinstance(o, NotAsked)]),
         missing=any(not a.needed and isinstance(o, NotAsked) for a, o in found),
+        again=any(isinstance(o, NotAsked) for _, o in found),
     )
     needed = [o for a, o in found if a.needed]
     # A series that waits for jobs shows the steps it has; one that was asked in part only can still be asked.
     grows = place.sides == "runs" or (place.sides == "series" and bool(jobs))
     if grows and any(side.role != "control" for side in sides):
         needed = [o for o in needed if isinstance(o, Answer)]
+    if apart := _apart(place, found):
+        needed, base = [o for o in needed if not _no(o)], replace(base, message=apart)
     refused = next((o for o in needed if isinstance(o, Refusal)), None)
     if refused is not None:
         return Filled(replace(base, state="refused", message=str(refused), jobs=()))
     if jobs and not all(isinstance(o, Answer) for o in needed):
         return Filled(replace(base, state="running"))
     if not all(isinstance(o, Answer) for o in needed):
-        return Filled(replace(base, state="not-asked"))
+        return _open(base, needed)
     return _drawn(replace(base, state="partial" if jobs else "done", sides=sides), state, material)
 
 
+def _open(base: Panel, needed: Sequence[Outcome]) -> Filled:
+    """Not asked yet; or asked before, and refused in a job, which the price of asking again must not hide."""
+    left = [o for o in needed if not isinstance(o, Answer)]
+    if all(map(_no, left)):
+        return Filled(replace(base, state="failed", message=" ".join(dict.fromkeys(map(_no, left)))))
+    return Filled(replace(base, state="not-asked"))
+
+
+def _no(outcome: Outcome) -> str:
+    """The sentence of a refusal, by the backend at once or by the job that was to answer."""
+    return str(outcome) if isinstance(outcome, Refusal) else outcome.refused if isinstance(outcome, NotAsked) else ""
+
+
 def _sides(found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
-    given = {a.role: o for a, o in found if isinstance(o, Answer)}
-    sides = tuple(Side(a.role, a.label, o) for a, o in found if isinstance(o, Answer) and a.role != "matching")
-    matching = given.get("matching")
-    return sides if matching is None else tuple(in_order(s, matching) if s.role == "b" else s for s in sides)
+    given = [(a, o) for a, o in found if isinstance(o, Answer)]
+    matchings = {a.label: o for a, o in given if a.role == "matching"}
+    sides = (Side(a.role, a.label, o) for a, o in given if a.role != "matching")
+    return tuple(in_order(s, matchings[s.role]) if s.role in matchings else s for s in sides)
+
+
+def _apart(place: Place, found: Sequence[tuple[Asked, Outcome]]) -> str:
+    """Why some of those compared are not in the figure of the others; empty where nobody is left to draw."""
+    refusals = [(a, said) for a, o in found if a.needed and (said := _no(o))]
+    if place.sides not in ("pair", "both") or sum(a.role != "matching" for a, _ in refusals) == sum(
+        a.needed and a.role != "matching" for a, _ in found
+    ):
+        return ""
+    return " ".join(
+        f"{a.label.upper()} stays in its own order: {said.rstrip('.')}."
+        if a.role == "matching"
+        else f"{a.role.upper()} {a.label} is not drawn: {said.rstrip('.')}."
+        for a, said in refusals
+    )
 
 
 def _drawn(panel: Panel, state: PageState, material: Material) -> Filled:

@@ -11,6 +11,7 @@ from dash import dcc, html
 from frontend import words
 from frontend.answer import Answer
 from frontend.attributes import hyphened
+from frontend.views.side import LETTERS
 
 if TYPE_CHECKING:
     from frontend.panel import Panel
@@ -21,6 +22,7 @@ FACTS = 8
 
 MERGES = 3
 """Pairs of experts, the first of their axis, that a link leads on from."""
+_OF_CHANCE = re.compile(r"\bp\b|\((max-statistic|corrected)\)")
 _PAIR = re.compile(r"(.+)/E(\d+)-E(\d+)")
 
 
@@ -80,11 +82,25 @@ def _facts(panel: Panel) -> list[str]:
         if answer.interval
         else f"no interval: {answer.interval_reason}"
     )
-    extra = [
-        f"{k.replace('_', ' ')} {words.number(float(v)) if isinstance(v, int | float) else v}"
-        for k, v in list(answer.facts.items())[: FACTS if panel.place.sides in ("one", "both", "steps") else 0]
+    own = [*_own(panel), *_of_series(panel)]
+    return [t for t in (answer.unit, tokens, _names(panel), interval, *own, source) if t]
+
+
+def _own(panel: Panel) -> list[str]:
+    """The facts of the one answer; of several differences only those that tell of chance, each with its letter."""
+    if panel.place.sides not in ("one", "both", "steps"):
+        return []
+    several = panel.place.sides == "both" and len(panel.sides) > 1
+    return [
+        f"{side.role.upper() + ': ' if several else ''}{name.replace('_', ' ')} {_fact(value)}"
+        for side in (panel.sides if several else panel.sides[:1])
+        for name, value in list(side.answer.facts.items())[: None if several else FACTS]
+        if not several or _OF_CHANCE.search(name)
     ]
-    return [t for t in (answer.unit, tokens, _names(panel), interval, *extra, *_of_series(panel), source) if t]
+
+
+def _fact(value: int | float | str) -> str:
+    return words.number(float(value)) if isinstance(value, int | float) else value
 
 
 def _names(panel: Panel) -> str:
@@ -92,7 +108,7 @@ def _names(panel: Panel) -> str:
         return f"{len({s.label for s in panel.sides})} runs, hollow: step 0; soft and dense runs choose nothing"
     if panel.place.sides == "series":
         return f"A {panel.asked[0].question.checkpoints[0].rsplit('/', 1)[0]}, {len(panel.sides)} steps"
-    named = (f"{s.role.upper()} {s.label}" if s.role in ("a", "b") else s.label for s in panel.sides)
+    named = (f"{s.role.upper()} {s.label}" if s.role in LETTERS else s.label for s in panel.sides)
     return " | ".join(dict.fromkeys(named))
 
 

@@ -1,4 +1,4 @@
-"""The order in which experts of B stand beside those of A: their own numbers, or the number of each one's match."""
+"""The order in which experts of the others stand beside those of A: their own numbers, or that of each one's match."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDERS = (("own numbers", "number"), ("matched to A", "matched"))
 
 def control(order: str) -> html.Div:
     """Two buttons that write the order into the address."""
-    return segments("order of B", "order", ORDERS, order, told="experts of B")
+    return segments("order beside A", "order", ORDERS, order, told="experts beside A")
 
 
 def reorders(axes: tuple[str, ...]) -> bool:
@@ -27,7 +27,7 @@ def reorders(axes: tuple[str, ...]) -> bool:
 
 
 def in_order(side: Side, matching: Answer) -> Side:
-    """B with its experts under the numbers of those of A that they match; blank where an expert of A has no match."""
+    """A side with its experts under the numbers of those of A that they match; blank where one of A has no match."""
     found = np.isfinite(matching.values)
     partner = np.where(found.any(-1), found.argmax(-1), -1)
     answer, labels = side.answer, matching.axes[1].labels

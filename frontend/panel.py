@@ -54,6 +54,7 @@ class Panel:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     old: bool = False
     missing: bool = False
+    again: bool = False
 
     def controls(self) -> list:
         """Its knobs as widgets: the first in the head, the rest under the menu."""
@@ -142,21 +143,27 @@ def _body(panel: Panel) -> list:
     parts: list = []
     if panel.state in ("refused", "failed"):
         parts.append(_trouble(panel))
+    elif panel.message:
+        parts.append(_caution(panel.message, *([_again(panel)] if panel.again else [])))
     if panel.state in ("not-asked", "running"):
-        return [_blank(panel)]
+        return [*parts, _blank(panel)]
     if panel.state == "partial":
         parts.append(_progress(panel))
     if panel.old:
         parts.append(graph(f"{panel.title}: the old answer", panel.height, old=True))
     elif panel.sides:
         if told := caution(panel.sides[0].answer):
-            parts.append(html.Div([icon("alert"), html.Span(told)], className="caution"))
+            parts.append(_caution(told))
         if panel.scale is not None:
             parts.append(_scale(panel.scale))
         parts.append(graph(f"{panel.title}: {_reading(panel)}", panel.height))
     elif panel.state in ("refused", "failed"):
         parts.append(html.Div(className="nothing", style={"minHeight": "40px"}))
     return parts
+
+
+def _caution(told: str, *more: html.Button) -> html.Div:
+    return html.Div([icon("alert"), html.Span(told), html.Span(className="grow"), *more], className="caution")
 
 
 def graph(alt: str, height: int, old: bool = False, **more: Any) -> html.Div:
@@ -251,19 +258,14 @@ def _progress(panel: Panel) -> html.Div:
 
 
 def _trouble(panel: Panel) -> html.Div:
-    again = html.Button(
-        "Ask again",
-        type="button",
-        className="textual",
-        **hyphened({"data-act": "ask", "aria-label": f"Ask {panel.title} again"}),
-    )
-    parts = [
-        icon("alert"),
-        html.Span(panel.message),
-        html.Span(className="grow"),
-        *([again] if panel.state == "failed" else []),
-    ]
+    again = [_again(panel)] if panel.state == "failed" else []
+    parts = [icon("alert"), html.Span(panel.message), html.Span(className="grow"), *again]
     return html.Div(parts, className="trouble", role="alert")
+
+
+def _again(panel: Panel) -> html.Button:
+    told = {"data-act": "ask", "aria-label": f"Ask {panel.title} again"}
+    return html.Button("Ask again", type="button", className="textual", **hyphened(told))
 
 
 def plain_plate(

@@ -19,9 +19,10 @@ Sides = Literal["one", "pair", "both", "runs", "steps", "series"]
 class Place:
     """Where a panel stands and how it is asked.
 
-    `sides`: one checkpoint beside its step 0; a pair on one scale; both in a two-sided measure; all runs by their ends;
-    all steps of one run in a measure of ordered checkpoints; a series of all its steps, a question each. `matching`
-    names the two-sided measure that says which expert of B is which of A, where a pair can be drawn in that order.
+    `sides`: one checkpoint beside its step 0; a pair, or all that are compared, on one scale; both in a two-sided
+    measure, or each against A; all runs by their ends; all steps of one run in a measure of ordered checkpoints; a
+    series of all its steps, a question each. `matching` names the two-sided measure that says which expert of the
+    others is which of A, where a pair can be drawn in that order.
     """
 
     measure: str
@@ -44,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Asked:
-    """One question of a place: its role in the figure and the name it carries there."""
+    """One question of a place: its role in the figure and the name it carries there; a matching's is whose it is."""
 
     role: str
     label: str
@@ -68,35 +69,42 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
     if place.sides in ("steps", "series"):
         return _of_run(place, state, material, prompts, knobs)
     if place.sides == "both":
-        a, b = _checkpoint(state.a, "A", material), _checkpoint(state.b, "B", material)
-        return [
-            Asked(
-                "ab",
-                f"{words.checkpoint(a)} and {words.checkpoint(b)}",
-                Question(place.measure, (a["id"], b["id"]), prompts, knobs),
-            )
-        ]
-    roles = (("a", state.a), ("b", state.b)) if place.sides == "pair" else (("a", state.a),)
+        return _against(place, state, material, prompts, knobs)
     asked = []
-    for role, name in roles:
+    for role, name in state.compared if place.sides == "pair" else state.compared[:1]:
         own = _checkpoint(name, role.upper(), material)
         asked.append(Asked(role, words.checkpoint(own), Question(place.measure, (own["id"],), prompts, knobs)))
     if place.matching and state.order == "matched" and reorders(tuple(measure.get("axes") or ())):
-        asked.append(_matching(place.matching, asked, state, material))
+        asked += _matching(place.matching, asked, state, material)
     start = material.start_of(asked[0].question.checkpoints[0]) if place.sides == "one" else None
     if start is not None:
         asked.append(Asked("control", "step 0", Question(place.measure, (start["id"],), prompts, knobs)))
     return asked
 
 
-def _matching(name: str, asked: list[Asked], state: PageState, material: Material) -> Asked:
-    """Which expert of B is which of A, over the prompts chosen above, whether the figure reads them or not."""
+def _against(
+    place: Place, state: PageState, material: Material, prompts: str | None, knobs: Mapping[str, Any]
+) -> list[Asked]:
+    """Each of the others against A, and so against the same; one alone belongs to both as much as to itself."""
+    base, *others = [(letter, _checkpoint(name, letter.upper(), material)) for letter, name in state.compared]
+    first, found = base[1], []
+    for letter, other in others:
+        question = Question(place.measure, (first["id"], other["id"]), prompts, knobs)
+        if len(others) == 1:
+            found.append(Asked("ab", f"{words.checkpoint(first)} and {words.checkpoint(other)}", question))
+        else:
+            found.append(Asked(letter, f"{words.checkpoint(other)} against A", question))
+    return found
+
+
+def _matching(name: str, asked: list[Asked], state: PageState, material: Material) -> list[Asked]:
+    """Which expert of the others is which of A, over the prompts chosen above, whether the figure reads them or not."""
     measure = material.measure(name)
     if measure is None:
         raise Refusal(404, "unknown measure", f"The backend knows no measure “{name}”.")
-    a, b = (each.question.checkpoints[0] for each in asked)
-    prompts = _prompts(Place(name), measure, state, material)
-    return Asked("matching", "matching", Question(name, (a, b), prompts, knob_values(measure, state.knobs, SHOWN)))
+    base, *others = ((each.role, each.question.checkpoints[0]) for each in asked)
+    prompts, knobs = _prompts(Place(name), measure, state, material), knob_values(measure, state.knobs, SHOWN)
+    return [Asked("matching", role, Question(name, (base[1], other), prompts, knobs)) for role, other in others]
 
 
 def _runs(

@@ -10,6 +10,7 @@ from frontend.answer import Answer
 from frontend.scales import without_self
 from frontend.views import Side, kind_of
 from frontend.views.series import flat
+from frontend.views.side import LETTERS
 from frontend.views.states import changes
 from frontend.words import number, span
 
@@ -25,7 +26,7 @@ def sentence(sides: Sequence[Side]) -> str:
     told = [_of(kind, side.answer) for side in sides]
     if len(sides) == 1:
         return _capital(told[0]) + "."
-    names = {"a": "A", "b": "B", "control": "At step 0"}
+    names = {"control": "At step 0"} | {letter: letter.upper() for letter in LETTERS}
     return " ".join(f"{names.get(s.role, s.label)}: {text}." for s, text in zip(sides, told, strict=True))
 
 

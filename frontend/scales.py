@@ -45,15 +45,15 @@ class Scale:
         }
 
 
-def scale_of(answers: Sequence[Answer], difference: bool = False) -> Scale:
-    """The scale that suits the values of all answers at once."""
+def scale_of(answers: Sequence[Answer], difference: bool = False, other: str = "B") -> Scale:
+    """The scale that suits the values of all answers at once; a difference is what `other` has more than A."""
     values = np.concatenate([v[np.isfinite(v)].ravel() for v in map(without_self, answers)])
     if not len(values):
         return Scale("no value", 0.0, 1.0, tuple(theme.magnitude()), ())
     band = _band(answers)
     title = answers[0].unit.split(" (")[0]
     if difference:
-        return _symmetric("B − A", values, band)
+        return _symmetric(other, values, band)
     if band and " over " in title and abs(band[1] - 1) < 1e-9 and values.min() >= 0:
         return _ratio(title, values, band)
     if band and _two_ways(values, band):
@@ -91,7 +91,7 @@ def _two_ways(values: np.ndarray, band: tuple[float, float, float]) -> bool:
     return around_zero or min(float(np.mean(values < band[0])), float(np.mean(values > band[2]))) > 0.1
 
 
-def _symmetric(title: str, values: np.ndarray, band: tuple[float, float, float] | None) -> Scale:
+def _symmetric(other: str, values: np.ndarray, band: tuple[float, float, float] | None) -> Scale:
     centre = band[1] if band and abs(band[1]) > 1e-9 else 0.0
     reach = max(float(np.abs(values - centre).max()), 1e-9)
     if band:
@@ -100,8 +100,8 @@ def _symmetric(title: str, values: np.ndarray, band: tuple[float, float, float] 
     ends = (band[0], band[2]) if band else (centre, centre)
     stops = theme.beyond_null("dif", (ends[0] - low) / (2 * reach), (ends[1] - low) / (2 * reach))
     middle = "within chance" if band else number(centre)
-    ticks = ((low, f"A {number(reach)}"), (centre, middle), (high, f"B {number(reach)}"))
-    return Scale(title, low, high, tuple(stops), ticks)
+    ticks = ((low, f"A {number(reach)}"), (centre, middle), (high, f"{other} {number(reach)}"))
+    return Scale(f"{other} − A", low, high, tuple(stops), ticks)
 
 
 def _ratio(title: str, values: np.ndarray, band: tuple[float, float, float]) -> Scale:

@@ -1,4 +1,4 @@
-"""The state of a page, which is its URL: checkpoints A and B, prompts, layer, and knobs by measure."""
+"""The state of a page, which is its URL: checkpoints A to D, prompts, layer, and knobs by measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from frontend.client import Client
 
-SHARED = ("a", "b", "prompts", "layer")
+SHARED = ("a", "b", "c", "d", "prompts", "layer")
+COMPARED = ("a", "b", "c", "d")
+"""The letters of the checkpoints that may stand beside each other; the first is the baseline."""
+COMPARES = "/compare"
+"""The one page where C and D stand: everywhere else they wait in the URL."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
 
 @dataclass(frozen=True)
 class PageState:
-    """Parsed query: `a` and `b` are checkpoint ids, `order` that of B's experts, `knobs` text by "measure.knob"."""
+    """Parsed query: `a` to `d` are checkpoint ids, `order` that of experts beside A, `knobs` text by "measure.knob"."""
 
     path: str
     a: str | None
@@ -78,6 +82,14 @@ class PageState:
     order: str = "number"
     knobs: Mapping[str, str] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
+    c: str | None = None
+    d: str | None = None
+
+    @property
+    def compared(self) -> tuple[tuple[str, str | None], ...]:
+        """Letter and id of each checkpoint that is compared, the baseline first: A, B and, where chosen, C and D."""
+        more = (("c", self.c), ("d", self.d)) if self.path.rstrip("/") == COMPARES else ()
+        return (("a", self.a), ("b", self.b), *((letter, name) for letter, name in more if name))
 
     def url(self, path: str | None = None, **change: Any) -> str:
         """A link to `path` with the shared part of this state; only what was chosen stands in it."""
@@ -107,11 +119,13 @@ def parse(path: str | None, search: str | None, material: Material) -> PageState
         order=order_of(search),
         knobs={k[2:]: v for k, v in query.items() if k.startswith("k.")},
         chosen=frozenset(query) & frozenset(SHARED),
+        c=query.get("c") or None,
+        d=query.get("d") or None,
     )
 
 
 def order_of(search: str | None) -> str:
-    """The order of B's experts that a URL asks for: `matched`, or by their own numbers."""
+    """The order of the experts beside A's that a URL asks for: `matched`, or by their own numbers."""
     query = dict(parse_qsl((search or "").lstrip("?")))
     return "matched" if query.get("order") == "matched" else "number"
 

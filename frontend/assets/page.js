@@ -10,7 +10,7 @@
   geometry.visit = (url) => { history.pushState({}, "", url); window.dispatchEvent(new PopStateEvent("popstate")); };
   geometry.change = (changes) => {
     const query = new URLSearchParams(location.search);
-    for (const [name, value] of Object.entries(changes)) query.set(name, value);
+    for (const [name, value] of Object.entries(changes)) value === null ? query.delete(name) : query.set(name, value);
     geometry.visit(location.pathname + "?" + query.toString().replaceAll("%2F", "/"));
   };
   geometry.refresh = () => set("refresh", { data: Date.now() });
@@ -37,6 +37,8 @@
     theme: () => set("theme", { data: document.documentElement.dataset.mantineColorScheme === "dark" ? "light" : "dark" }),
     jobs: () => set("jobs", { opened: true }),
     swap: () => geometry.change({ a: told().b, b: told().a }),
+    baseline: (b) => geometry.change({ a: b.dataset.own, [b.dataset.letter]: b.dataset.first }),
+    drop: (b) => geometry.change({ [b.dataset.letter]: null }),
     refresh: () => geometry.refresh(),
     "delete-prompts": async (b) => {
       if (b.dataset.sure) { await remove(`/api/v1/prompts/${encodeURIComponent(b.dataset.name)}`); geometry.refresh(); return; }

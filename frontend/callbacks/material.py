@@ -1,4 +1,4 @@
-"""Registering checkpoints, and the report on an uploaded prompt file."""
+"""Registering checkpoints, the report on an uploaded prompt file, and the tables of facts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
-from frontend import order
 from frontend.client import Client, Refusal
-from frontend.pages import checkpoints, differs, prompts
-from frontend.state import material_of, order_of, parse
+from frontend.pages import checkpoints, prompts
+from frontend.state import material_of, parse
 
 
 def register(app: Dash, client: Client) -> None:
@@ -71,21 +70,6 @@ def _register_runs(app: Dash, client: Client) -> None:
 
 
 def _register_tables(app: Dash, client: Client) -> None:
-    @app.callback(
-        Output("differs", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
-    )
-    async def draw_differs(search: str, refreshed: Any, path: str) -> Any:
-        try:
-            material = await material_of(client)
-        except Refusal as refusal:
-            return str(refusal)
-        state = parse(path, search, material)
-        return differs.table(state.a, state.b, material)
-
-    @app.callback(Output("order", "children"), Input("loc", "search"))
-    async def draw_order(search: str | None) -> Any:
-        return order.control(order_of(search))
-
     @app.callback(
         Output("facts-of-a", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
     )

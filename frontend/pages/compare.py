@@ -1,10 +1,11 @@
-"""Two checkpoints, the same prompts, the same scales, and what lies between them."""
+"""Two to four checkpoints, the same prompts, the same scales, and what lies between each and the first."""
 
 from __future__ import annotations
 
 from dash import html
 
 from frontend.client import Client
+from frontend.pages.compared import compared
 from frontend.pages.differs import differs
 from frontend.pages.head import ask_all, page, rest, slots
 from frontend.places import Place
@@ -12,8 +13,10 @@ from frontend.state import Material, PageState
 
 CURATED = (
     Place("expert_load", sides="pair", span=12, title="Expert load, side by side", matching="expert_matching"),
+    Place("load_violation", sides="pair", span=6),
+    Place("signature_effect", sides="pair", span=6),
     Place("load_difference", sides="both", span=7),
-    Place("load_violation", sides="pair", span=5),
+    Place("load_entropy", sides="pair", span=5),
     Place("expert_matching", sides="both", span=12),
     Place("routing_agreement", sides="both", span=6),
     Place("routing_distance", sides="both", span=6),
@@ -22,15 +25,12 @@ CURATED = (
     Place("jacobian_drift", sides="both", span=7),
     Place("subspace_drift", sides="both", span=5),
     Place("signature_similarity", sides="pair", span=12),
-    Place("signature_effect", sides="pair", span=7),
-    Place("load_entropy", sides="pair", span=5),
 )
 
 
 async def layout(client: Client, state: PageState, material: Material) -> list:
-    """Pairs on one scale, then the difference on its own, then every other measure of two sides."""
+    """All on one scale, then the differences on their own, then every other measure of two sides."""
     places = (*CURATED, *rest("compare", CURATED, material))
-    lead = "A beside B: the same prompts, one scale for both; which expert is which; and B − A on a scale of its own."
-    return page(
-        "Compare", lead, [*await slots(client, state, places, material), differs()], (html.Div(id="order"), ask_all())
-    )
+    lead = "The same prompts, one scale for all; which expert is which; and what each has more than A, the baseline."
+    parts = [compared(), *await slots(client, state, places, material), differs()]
+    return page("Compare", lead, parts, (html.Div(id="order"), ask_all()))

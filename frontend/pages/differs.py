@@ -1,4 +1,4 @@
-"""What differs between A and B as facts; rows that are equal are folded away."""
+"""What differs between those compared as facts; rows that are equal are folded away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dash import html
 
 from frontend import words
 from frontend.panel import plain_plate
-from frontend.state import Material
+from frontend.state import Material, PageState
 
 FACTS = (
     ("router", words.router),
@@ -25,20 +25,21 @@ FACTS = (
 
 
 def differs() -> html.Div:
-    """The slot; it follows A and B of the URL."""
+    """The slot; it follows the checkpoints of the URL."""
     return html.Div(id="differs", className="slot span-12")
 
 
-def table(a: str | None, b: str | None, material: Material) -> html.Section:
-    """The facts of both, differences first and alone."""
-    left, right = material.checkpoint(a), material.checkpoint(b)
-    if left is None or right is None:
+def table(state: PageState, material: Material) -> html.Section:
+    """The facts of all, differences first and alone."""
+    found = [(letter, own) for letter, name in state.compared if (own := material.checkpoint(name)) is not None]
+    if len(found) < 2:
         return plain_plate("What differs", [html.P("Choose two checkpoints in the bar above.", className="ink-2")])
-    told = [(name, read(left), read(right)) for name, read in FACTS]
-    rows = [html.Tr([html.Th(name, scope="row"), html.Td(x), html.Td(y)]) for name, x, y in told if x != y]
-    equal = [name for name, x, y in told if x == y]
+    told = [(name, [read(own) for _, own in found]) for name, read in FACTS]
+    rows = [html.Tr([html.Th(name, scope="row"), *map(html.Td, each)]) for name, each in told if len(set(each)) > 1]
+    equal = [name for name, each in told if len(set(each)) == 1]
+    heads = [_head(letter, own) for letter, own in found]
     body = html.Table(
-        [html.Thead(html.Tr([html.Th("fact"), _head("a", left), _head("b", right)])), html.Tbody(rows)],
+        [html.Thead(html.Tr([html.Th("fact"), *heads])), html.Tbody(rows)],
         className="facts-table",
     )
     reading = f"{len(rows)} of {len(told)} facts differ." + (f" Equal: {', '.join(equal)}." if equal else "")

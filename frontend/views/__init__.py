@@ -23,6 +23,7 @@ from frontend.views import (
     table,
     tracks,
 )
+from frontend.views.aligned import aligned
 from frontend.views.side import Side
 
 __all__ = ["Side", "draw", "draw_runs", "draw_series", "kind_of"]
@@ -69,15 +70,21 @@ def draw(
     if kind == "number":
         return number.draw(sides), None
     if kind == "line":
-        return line.draw(sides, layer), None
+        return line.draw(aligned(sides), layer), None
     if kind == "scatter":
         return scatter.draw(sides), None
     if kind == "table":
         return table.draw(sides), None
-    scale = scale_of([s.answer for s in sides], difference)
+    scale = scale_of([s.answer for s in sides], difference, _beside_a(sides))
+    sides = sides if kind == "matrix" else aligned(sides)
     if kind in ("slab", "heatmap"):
         return {"slab": slab.draw, "heatmap": heatmap.draw}[kind](sides, scale, layer, span), scale
     return {"mosaic": mosaic.draw, "matrix": matrix.draw}[kind](sides, scale, layer), scale
+
+
+def _beside_a(sides: Sequence[Side]) -> str:
+    """What the far end of a scale of differences is called: the one that A is taken from, or the others."""
+    return "other" if len(sides) > 1 else "B" if sides[0].role == "ab" else sides[0].role.upper()
 
 
 def _over_steps(kind: str, sides: Sequence[Side], layer: int, span: int, clock: Clock | None) -> Figure:

@@ -20,12 +20,14 @@ COLUMNS_WITH_TEXT = 2.3
 
 def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> Figure:
     """Rows are the first axis, from the top; the current layer is outlined; NaN stays blank."""
-    rows, columns = sides[0].answer.axes
+    rows = sides[0].answer.axes[0]
+    wide = sum(side.answer.values.shape[1] for side in sides)
     height = int(np.clip(26 * len(rows.labels), 150, 560)) + 70
     figure = canvas(height, len(sides), 0.04, margin={"l": 52, "r": 12, "t": 24, "b": 38})
-    few = sides[0].answer.values.size <= FEW_CELLS and len(columns.labels) * len(sides) <= COLUMNS_WITH_TEXT * span
+    few = len(rows.labels) * wide <= FEW_CELLS * len(sides) and wide <= COLUMNS_WITH_TEXT * span
     current = _row(rows.labels, layer) if rows.name == "layer" else None
     for i, side in enumerate(sides, 1):
+        columns = side.answer.axes[1]
         _cells(figure, side, scale, i, few)
         over(figure, side.title, side.ink, i)
         if current is not None:
@@ -33,9 +35,9 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int, span: int = 12) -> Fig
             shape(figure, "rect", i, line={"color": T["ink"], "width": 1.5}, **ends)
         if i > 1:
             axes(figure, "y", i, matches="y", showticklabels=False)
-    at, texts = sparse(columns.labels, max(4, 17 // len(sides)))
-    title = {"text": columns.name.replace("_", " ")}
-    axes(figure, "x", tickvals=at, ticktext=texts, title=title, showline=False, ticks="")
+        at, texts = sparse(columns.labels, max(4, 17 // len(sides)))
+        title = {"text": columns.name.replace("_", " ")}
+        axes(figure, "x", i, tickvals=at, ticktext=texts, title=title, showline=False, ticks="")
     at, texts = sparse(rows.labels, 24)
     axes(figure, "y", tickvals=at, ticktext=texts, showline=False, ticks="", range=[len(rows.labels) - 0.5, -0.5])
     axes(figure, "y", 1, title={"text": rows.name.replace("_", " ")})

@@ -13,10 +13,13 @@ from frontend.scales import Scale
 from frontend.views.marks import T, axes, canvas, label, nth, over, trace
 from frontend.views.side import Side
 
+WIDTH = 1300
+"""Pixels that squares beside each other have to share, with what stands around them: more height would stay empty."""
+
 
 def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
     """All sides on one scale; group names stand at the edges in their own colours."""
-    figure = canvas(400, len(sides), 0.05, margin={"l": 24, "r": 8, "t": 24, "b": 22})
+    figure = canvas(min(400, WIDTH // len(sides)), len(sides), 0.05, margin={"l": 24, "r": 8, "t": 24, "b": 22})
     for column, side in enumerate(sides, 1):
         order, at, groups = arranged(side.answer)
         n = int(at[-1]) + 1 if len(at) else 0

@@ -10,14 +10,15 @@ from frontend.figure import Figure
 from frontend.scales import Scale
 from frontend.views.heatmap import _row
 from frontend.views.marks import T, axes, canvas, label, shape, trace
-from frontend.views.side import Side
+from frontend.views.side import LETTERS, Side
 from frontend.words import number
 
 
 def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
     """Tiles in reading order, the current layer outlined, blank cells where a value is undefined."""
-    layers, *both = (axis.labels for axis in sides[0].answer.axes)
-    (n, m), columns = map(len, both), min(len(layers), 8)
+    layers = sides[0].answer.axes[0].labels
+    n, m = (max(side.answer.values.shape[place] for side in sides) for place in (1, 2))
+    columns = min(len(layers), 8)
     gap = max(1, round(m * 0.17)), max(2, round(n * 0.22))  # the lower gap holds the next row's titles
     z, corners = tiles([s.answer.values for s in sides], columns, gap)
     bands = -(-len(layers) // columns) * len(sides)
@@ -37,7 +38,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
             r, c = corners[s][i]
             here = i == current
             title = f"layer {name}" if m >= 8 or columns <= 4 else name
-            text = f"{side.title} · {title}" if i % columns == 0 and len(sides) > 1 else title
+            text = f"{_short(side)} · {title}" if i % columns == 0 and len(sides) > 1 else title
             label(
                 figure,
                 c - 0.5,
@@ -56,12 +57,16 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
     return figure
 
 
+def _short(side: Side) -> str:
+    return side.title.split(" ")[0] if side.role in LETTERS else side.title  # a whole name leaves its tile
+
+
 def tiles(
     blocks: Sequence[np.ndarray], columns: int, gap: tuple[int, int]
 ) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
     """Blocks (side x layer x n x m) with NaN gutters (beside, below); returns the matrix and every tile's corner."""
     beside, below = gap
-    layers, n, m = blocks[0].shape
+    layers, n, m = (max(block.shape[place] for block in blocks) for place in range(3))
     bands = -(-layers // columns)
     out = np.full((bands * len(blocks) * (n + below) - below, columns * (m + beside) - beside), np.nan)
     corners = [
@@ -70,7 +75,7 @@ def tiles(
     ]
     for side, block in zip(corners, blocks, strict=True):
         for (r, c), tile in zip(side, block, strict=True):
-            out[r : r + n, c : c + m] = tile
+            out[r : r + len(tile), c : c + tile.shape[1]] = tile
     return out, corners
 
 
