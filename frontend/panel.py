@@ -149,6 +149,12 @@ def _body(panel: Panel) -> list:
         return [*parts, _blank(panel)]
     if panel.state == "partial":
         parts.append(_progress(panel))
+    return parts + _drawn(panel)
+
+
+def _drawn(panel: Panel) -> list:
+    """The figure, the old one, or the room of one that will not come."""
+    parts: list = []
     if panel.old:
         parts.append(graph(f"{panel.title}: the old answer", panel.height, old=True))
     elif panel.sides:

@@ -1,4 +1,7 @@
-"""Values along one axis: a line with its interval over the null band; panels where a second axis names quantities."""
+"""Values along one axis: a line with its interval over the null band; panels where a second axis names quantities.
+
+One line has its interval as whiskers; whiskers of several would stand in each other, so there it is a band of its hue.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ import numpy as np
 from frontend.answer import Band
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, canvas, here, label, null_band, over, positions, sparse, spread, trace
-from frontend.views.side import Side
+from frontend.views.side import LETTERS, Side
 
 HEIGHT = 300
 TITLE = 36
 """Characters of an axis title that fit its height; a longer one takes two lines."""
+LETTER = 6.2
+"""Pixels that a letter of a line's name takes, on average."""
+VEIL = 0.16
+"""How much of its hue the band of an interval has; two lie over each other and over the null."""
 _Pick = Callable[[np.ndarray], np.ndarray]
 
 
@@ -37,7 +44,8 @@ def draw(sides: Sequence[Side], layer: int) -> Figure:
     quantities = first.axes[1].labels if first.values.ndim == 2 else ("",)
     alone = len(quantities) == 1
     title = wrap(first.unit.split(" (")[0], TITLE) if alone else [""]
-    margin = {"l": 52 + 14 * (len(title) - 1), "r": 118 if alone else 62, "t": 14 if alone else 26, "b": 38}
+    right = max(118, LETTER * max(len(s.label) for s in sides) + (76 if _compared(sides) else 40)) if alone else 62
+    margin = {"l": 52 + 14 * (len(title) - 1), "r": min(right, 220), "t": 14 if alone else 26, "b": 38}
     figure = canvas(HEIGHT, len(quantities), 0.1, margin=margin, hovermode="x")
     for column, quantity in enumerate(quantities, 1):
         place = _Place(x, at is not None, axis.labels, column, column == len(quantities))
@@ -59,21 +67,35 @@ def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | N
     pick = (lambda a: a) if column is None else (lambda a: a[:, column])
     low, high = _null(sides[0].answer.null, sides[0].answer.values, pick)
     if low is not None and high is not None:
-        null_band(figure, place.x, low, high, place.column)
+        known = np.isfinite(low) & np.isfinite(high)
+        null_band(figure, place.x[known], low[known], high[known], place.column)
+    bands = _compared(sides) and place.ordered
     ends: list[tuple[str, str, float, float]] = []
     seen = [v for v in (low, high) if v is not None]
     for side in reversed(sides):
         values = pick(side.answer.values)
-        _trace(figure, side, values, pick, place)
-        seen += [values, *_bounds(side, pick)]
+        bounds = _bounds(side, pick)
+        if bands and bounds:
+            _ribbon(figure, side, bounds, place)
+        _trace(figure, side, values, [] if bands else bounds, place)
+        seen += [values, *bounds]
         if np.isfinite(values).any():
             last = int(np.flatnonzero(np.isfinite(values))[-1])
-            short = side.title.split(" ")[0] if side.role in ("a", "b") else side.label
-            ends.append((side.title if column is None else short, side.ink, float(place.x[last]), float(values[last])))
+            short = side.title.split(" ")[0] if side.role in LETTERS else side.label
+            name = (side.title if column is None else short) + (", baseline" if bands and side.role == "a" else "")
+            ends.append((name, side.ink, float(place.x[last]), float(values[last])))
     bottom, top = _range(seen)
     if low is not None and high is not None:
-        middle = (max(float(low[-1]), bottom) + min(float(high[-1]), top)) / 2
-        ends.append(("chance", T["ink-3"], float(place.x[-1]), middle))
+        at = int(np.flatnonzero(known)[-1])
+        middle = (max(float(low[at]), bottom) + min(float(high[at]), top)) / 2
+        ends.append(
+            (
+                f"chance, {sides[0].role.upper()}" if _compared(sides) else "chance",
+                T["ink-3"],
+                float(place.x[-1]),
+                middle,
+            )
+        )
     axes(figure, "y", place.column, range=[bottom, top])
     if not place.named:  # names stand once, at the right; further left they would run into the next panel
         return
@@ -82,14 +104,42 @@ def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | N
         label(figure, x, min(max(y, bottom), top), text, ink, place.column, xshift=24)
 
 
-def _trace(figure: Figure, side: Side, values: np.ndarray, pick: _Pick, place: _Place) -> None:
-    control = side.role in ("control", "context")
-    interval, bars = side.answer.interval, None
-    if interval is not None and not control:
-        low, high = (
-            pick(np.broadcast_to(interval.low, side.answer.values.shape)),
-            pick(np.broadcast_to(interval.high, side.answer.values.shape)),
-        )
+def _compared(sides: Sequence[Side]) -> bool:
+    """Whether several checkpoints share the frame; a checkpoint beside its own start is no comparison."""
+    return sum(side.role in LETTERS for side in sides) > 1
+
+
+def _ribbon(figure: Figure, side: Side, bounds: list[np.ndarray], place: _Place) -> None:
+    """The interval as a band; one polygon for each run of known bounds, for a gap is no zero."""
+    low, high = bounds
+    known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+    xs, ys = [], []
+    for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
+        if len(run):
+            xs += [place.x[run], place.x[run][::-1], [np.nan]]
+            ys += [high[run], low[run][::-1], [np.nan]]
+    if not xs:
+        return
+    trace(
+        figure,
+        "scatter",
+        place.column,
+        x=np.concatenate(xs)[:-1],
+        y=np.concatenate(ys)[:-1],
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor=side.colour,
+        opacity=VEIL,
+        hoverinfo="skip",
+        name=f"interval of {side.label}",
+    )
+
+
+def _trace(figure: Figure, side: Side, values: np.ndarray, bounds: list[np.ndarray], place: _Place) -> None:
+    control, bars = side.role in ("control", "context"), None
+    if bounds:
+        low, high = bounds
         bars = {"array": high - values, "arrayminus": values - low, "color": side.colour, "thickness": 1, "width": 0}
     trace(
         figure,
@@ -100,7 +150,7 @@ def _trace(figure: Figure, side: Side, values: np.ndarray, pick: _Pick, place: _
         mode=("lines" if control else "lines+markers") if place.ordered else "markers",
         error_y=bars,
         name=side.label,
-        line={"color": side.colour, "width": 1.5 if control else 2.25, "dash": "4px,3px" if control else "solid"},
+        line={"color": side.colour, "width": 1.5 if control else 2.25, "dash": side.dash},
         marker={"size": 6, "color": side.colour},
         customdata=list(place.names),
         hovertemplate=f"%{{y:.4g}} {side.label}, %{{customdata}}<extra></extra>",
@@ -111,12 +161,12 @@ def _null(null: Band | None, values: np.ndarray, pick: _Pick) -> tuple[np.ndarra
     if null is None or not np.isfinite(null.low).any():
         return None, None
     low, high = pick(np.broadcast_to(null.low, values.shape)), pick(np.broadcast_to(null.high, values.shape))
-    return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else (None, None)
+    return (low, high) if (np.isfinite(low) & np.isfinite(high)).any() else (None, None)
 
 
 def _bounds(side: Side, pick: _Pick) -> list[np.ndarray]:
     band, shape = side.answer.interval, side.answer.values.shape
-    if band is None or side.role == "control":
+    if band is None or side.role in ("control", "context"):
         return []
     return [pick(np.broadcast_to(band.low, shape)), pick(np.broadcast_to(band.high, shape))]
 
