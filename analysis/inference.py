@@ -182,7 +182,8 @@ def _null(
     chance = _call(measure.null, measure, sides, {**knobs, "generator": content_generator(measure, sides)})
     if not isinstance(chance, Chance):
         return chance, {}
-    return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how), chance.facts
+    p = None if chance.p is None else _numpy(chance.p)
+    return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how, p), chance.facts
 
 
 def _without(side: Inputs, block: int) -> Inputs:

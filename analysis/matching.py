@@ -13,7 +13,7 @@ from analysis.alignment import same_layers
 from analysis.errors import NotComparable
 from analysis.evidence import Evidence, Likeness, likeness
 from analysis.measure import Inputs
-from analysis.nulls import beyond_chance
+from analysis.nulls import beyond, beyond_chance
 
 Matching = Literal["co-selection", "identity"]
 """How a difference pairs experts: by the tokens they take, which needs no weights, or by number, as within one run."""
@@ -141,11 +141,12 @@ def why_alone(lost: Shaped[Tensor, "*case"], what: str = "experts of a have no p
 
 def random_pairs(
     cosines: Float[Tensor, "layer expert expert_b"], pairs: Partners, generator: torch.Generator
-) -> dict[str, int | float | str]:
+) -> tuple[dict[str, int | float | str], Float[Tensor, "layer 1"]]:
     """Whether the partners are more alike than experts paired at random, of those that have a partner.
 
     Returns:
         Facts: how many layers have a mean cosine above the largest of all layers by chance, and the p of the largest.
+        Then the p of each layer, corrected for all of them.
 
     Source:
         Fisher 1935, random pairing; max-statistic over layers, each in standard deviations: Westfall & Young 1993.
@@ -156,8 +157,10 @@ def random_pairs(
         orders = torch.rand(DRAWS, len(rows), generator=generator).argsort(-1)
         observed.append(table[rows, partner[rows]].nanmean())
         drawn.append(table[rows, partner[rows][orders]].nanmean(-1))
-    beyond, p = beyond_chance(torch.stack(observed), torch.stack(drawn, 1))
-    return {
-        "layers nearer than random pairs (max-statistic)": f"{int(beyond.sum())} of {len(beyond)}",
+    by_layer = beyond_chance(torch.stack(observed), torch.stack(drawn, 1))
+    found, p = beyond(by_layer)
+    facts: dict[str, int | float | str] = {
+        "layers nearer than random pairs (max-statistic)": f"{found} of {len(by_layer)}",
         "permutation p": p,
     }
+    return facts, by_layer[:, None]

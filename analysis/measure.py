@@ -88,7 +88,8 @@ class Values:
 class Chance:
     """A measure's null: mean and 95 % band (broadcastable to its values) and how they were found.
 
-    `facts` are single numbers that only the null can know, e.g. a permutation p; they join those of the answer.
+    `facts` are single numbers that only the null can know, e.g. a permutation p; they join those of the answer. `p` is
+    that of each case, corrected for all of them, broadcastable to the values.
     """
 
     mean: Tensor
@@ -96,6 +97,7 @@ class Chance:
     high: Tensor
     how: str
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
+    p: Tensor | None = None
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.measure import Chance
@@ -16,6 +16,8 @@ from analysis.statistic import State
 NO_TOKEN = Reason("no token was routed")
 DRAWS = 2000
 _DRAWN_NUMBERS = 4_000_000
+LEVEL = 0.05
+"""How often chance alone may find anything, over all cases of a question together."""
 
 
 def uniform_loads(
@@ -160,38 +162,52 @@ def central_band(draws: Float[Tensor, "draw ..."]) -> tuple[Float[Tensor, "*case
     return low, high
 
 
-def above_the_largest(numbers: Float[Tensor, "draw case"]) -> tuple[int, float]:
-    """How many cases lie above what the largest of all cases reaches by chance, so that many cases give no false find.
+def above_the_largest(numbers: Float[Tensor, "draw case"]) -> Float[Tensor, " case"]:
+    """How rarely chance lifts the largest of all cases to each of them, so that many cases give no false find.
 
     Args:
         numbers: The observed numbers first, then one row per draw of chance; NaN cases are left out.
 
     Returns:
-        Cases above the 95 % point of the largest, and the p of the largest observed: (1 + draws at least as large) /
-        (1 + draws); NaN if no case has a number.
+        The p of each case, corrected for all of them: (1 + draws whose largest is at least as large) / (1 + draws);
+        NaN for a case without a number.
 
     Source:
         Westfall & Young 1993: the maximum over cases holds the error of all of them together, however they depend.
     """
-    largest = numbers.nan_to_num(nan=-torch.inf).amax(-1)
-    if bool(largest[0].isinf()):
-        return 0, float("nan")
-    above = numbers[0] > torch.quantile(largest[1:], 0.95) + 1e-12
-    return int(above.sum()), float((largest >= largest[0] - 1e-12).double().mean())
+    observed = numbers[0].nan_to_num(nan=-torch.inf)
+    if not len(observed):
+        return observed.double()
+    reached = numbers[1:].nan_to_num(nan=-torch.inf).amax(-1)[:, None] >= observed - 1e-12
+    return ((1 + reached.sum(0).double()) / len(numbers)).masked_fill(numbers[0].isnan(), torch.nan)
 
 
-def beyond_chance(
-    observed: Float[Tensor, " case"], drawn: Float[Tensor, "draw case"]
-) -> tuple[Bool[Tensor, " case"], float]:
-    """Which cases are larger than the largest of all cases gets by chance, each in its own standard deviations.
+def beyond(p: Float[Tensor, " case"]) -> tuple[int, float]:
+    """How many cases chance does not explain, and how sure the surest is.
+
+    Args:
+        p: Corrected for all cases.
+
+    Returns:
+        Cases at or below 0.05, and the least p; NaN if no case has one.
+
+    Source:
+        Ours.
+    """
+    known = p[~p.isnan()]
+    return int((known <= LEVEL).sum()), float(known.min()) if len(known) else float("nan")
+
+
+def beyond_chance(observed: Float[Tensor, " case"], drawn: Float[Tensor, "draw case"]) -> Float[Tensor, " case"]:
+    """How rarely chance lifts the largest of all cases to each of them, each in its own standard deviations.
 
     Args:
         observed: One number per case; NaN cases are left out.
         drawn: The same by chance. A case without spread is beyond where it is larger at all.
 
     Returns:
-        Which cases (together wrong in 5 % of questions), and the p of the largest: (1 + draws at least as large) /
-        (1 + draws); NaN if no case has a number.
+        The p of each case, corrected for all of them: at 0.05 a question is wrong in 5 % of worlds without a
+        difference; NaN for a case without a number.
 
     Source:
         Westfall & Young 1993 (step one of their max-statistic); standardised, so that no case outshouts the others.
@@ -201,9 +217,4 @@ def beyond_chance(
     apart = every - mean
     # What rounding leaves between equal draws is no spread.
     scores = torch.where(spread > 1e-12, apart / spread, torch.where(apart.abs() > 1e-9, apart.sign() * torch.inf, 0.0))
-    scores = torch.where(observed.isnan(), -torch.inf, scores)
-    if not len(observed) or bool(observed.isnan().all()):
-        return torch.zeros_like(observed, dtype=torch.bool), float("nan")
-    largest = scores.amax(-1)
-    edge = torch.quantile(largest[1:], 0.95, interpolation="higher")
-    return scores[0] > edge + 1e-12, float((largest >= largest[0] - 1e-12).double().mean())
+    return above_the_largest(torch.where(observed.isnan(), torch.nan, scores))

@@ -25,12 +25,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class Null:
-    """Where chance lies: mean and central 95 % band, each broadcastable to the values, and how it was drawn."""
+    """Where chance lies: mean and central 95 % band, each broadcastable to the values, and how it was drawn.
+
+    `p` is that of each case (a layer, a prompt, a cell), corrected for all of them, where the measure has one.
+    """
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
     how: str
+    p: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Result:
             "unit": self.unit,
             "null": {"reason": null.reason}
             if isinstance(null, Reason)
-            else {"mean": _plain(null.mean), "low": _plain(null.low), "high": _plain(null.high), "how": null.how},
+            else {name: _plain(getattr(null, name)) for name in ("mean", "low", "high", "how")}
+            | ({} if null.p is None else {"p": _plain(null.p)}),
             "interval": {"reason": interval.reason}
             if isinstance(interval, Reason)
             else {
@@ -111,7 +116,13 @@ class Result:
             unit=data["unit"],
             null=Reason(null["reason"])
             if "reason" in null
-            else Null(_array(null["mean"]), _array(null["low"]), _array(null["high"]), null["how"]),
+            else Null(
+                _array(null["mean"]),
+                _array(null["low"]),
+                _array(null["high"]),
+                null["how"],
+                _array(null["p"]) if "p" in null else None,
+            ),
             interval=Reason(interval["reason"])
             if "reason" in interval
             else Interval(_array(interval["low"]), _array(interval["high"]), interval["level"], interval["how"]),

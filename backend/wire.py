@@ -71,7 +71,7 @@ def from_arrow(data: bytes) -> Told:
     told = from_json(header)
     result = replace(told.result, values=arrays["values"])
     if isinstance(result.null, Null):
-        bounds = {part: arrays[f"null_{part}"] for part in ("mean", "low", "high")}
+        bounds = {part: arrays[f"null_{part}"] for part in ("mean", "low", "high", "p") if f"null_{part}" in arrays}
         result = replace(result, null=replace(result.null, **bounds))
     if isinstance(result.interval, Interval):
         bounds = {part: arrays[f"interval_{part}"] for part in ("low", "high")}
@@ -97,7 +97,10 @@ def to_file(result: Result, provenance: Mapping[str, Any], kind: str) -> bytes:
 
 
 def long_table(result: Result) -> pa.Table:
-    """One row per cell: a label per axis, then `value`, `low`, `high`, `null_mean`, `null_low`, `null_high`."""
+    """One row per cell: a label per axis, then `value`, `low`, `high`, `null_mean`, `null_low`, `null_high`.
+
+    Where cases have a corrected p, it stands last, as `p`.
+    """
     shape = np.shape(result.values)
     columns: dict[str, pa.Array] = dict(zip(axis_columns(result.axes), label_columns(result.axes, shape), strict=True))
     arrays = {"value": result.values, **_arrays(result)}
@@ -106,12 +109,14 @@ def long_table(result: Result) -> pa.Table:
         size = int(np.prod(shape))
         column = pa.nulls(size, pa.float64()) if array is None else pa.array(_full(array, shape).ravel())
         columns[name.removeprefix("interval_")] = column
+    if "null_p" in arrays:
+        columns["p"] = pa.array(_full(arrays["null_p"], shape).ravel())
     return pa.table(columns)
 
 
 def axis_columns(axes: tuple[Axis, ...]) -> list[str]:
     """A column name per axis; a repeated or reserved name gets its position."""
-    taken = {"value", "low", "high", "null_mean", "null_low", "null_high"}
+    taken = {"value", "low", "high", "null_mean", "null_low", "null_high", "p"}
     names = []
     for position, axis in enumerate(axes, start=1):
         name = f"{axis.name}_{position}" if axis.name in taken else axis.name
@@ -139,6 +144,7 @@ def _arrays(result: Result) -> dict[str, np.ndarray]:
         arrays |= {"interval_low": result.interval.low, "interval_high": result.interval.high}
     if isinstance(result.null, Null):
         arrays |= {"null_mean": result.null.mean, "null_low": result.null.low, "null_high": result.null.high}
+        arrays |= {} if result.null.p is None else {"null_p": result.null.p}
     return arrays
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,22 @@ class Axis:
 
 @dataclass(frozen=True)
 class Band:
-    """Two bounds (null or interval), each broadcastable to the values, with the null's mean where there is one."""
+    """Two bounds (null or interval), each broadcastable to the values, with the null's mean where there is one.
+
+    `p` is that of each case of a null, corrected for all of them; its shape says which axes the cases are.
+    """
 
     low: np.ndarray
     high: np.ndarray
     how: str
     mean: np.ndarray | None = None
     level: float = 0.95
+    p: np.ndarray | None = None
+
+    def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> Band:
+        """The same band where the values have moved to."""
+        mean, p = (None if part is None else move(part) for part in (self.mean, self.p))
+        return replace(self, low=move(self.low), high=move(self.high), mean=mean, p=p)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,8 @@ def decode_json(data: Mapping[str, Any]) -> Answer:
     null, interval = data["null"], data["interval"]
     bands = {}
     if "reason" not in null:
-        bands["null"] = Band(_array(null["low"]), _array(null["high"]), null["how"], _array(null["mean"]))
+        p = _array(null["p"]) if "p" in null else None
+        bands["null"] = Band(_array(null["low"]), _array(null["high"]), null["how"], _array(null["mean"]), p=p)
     if "reason" not in interval:
         bands["interval"] = Band(
             _array(interval["low"]), _array(interval["high"]), interval["how"], None, interval["level"]
@@ -80,7 +90,11 @@ def decode_arrow(content: bytes) -> Answer:
 
     bands = {}
     if "null_low" in table.column_names:
-        bands["null"] = Band(column("null_low"), column("null_high"), data["null"]["how"], column("null_mean"))
+        p = None
+        if "null_p" in table.column_names:  # stretched over the values on the way: the axes of its cases are kept
+            size = data["array_shapes"]["null_p"]
+            p = column("null_p")[tuple(slice(0, n) for n in size)]
+        bands["null"] = Band(column("null_low"), column("null_high"), data["null"]["how"], column("null_mean"), p=p)
     if "interval_low" in table.column_names:
         told = data["interval"]
         bands["interval"] = Band(column("interval_low"), column("interval_high"), told["how"], None, told["level"])

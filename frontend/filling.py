@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from frontend.answer import Answer
+from frontend.beyond import filtered
 from frontend.client import Client, Job, NotAsked, Refusal
 from frontend.clock import clock_of
 from frontend.figure import Figure, height_of, sent
@@ -122,6 +123,9 @@ def _apart(place: Place, found: Sequence[tuple[Asked, Outcome]]) -> str:
 
 def _drawn(panel: Panel, state: PageState, material: Material) -> Filled:
     place, clock = panel.place, clock_of(material, state)
+    if state.beyond:
+        sides, told = filtered(panel.sides)
+        panel = replace(panel, sides=sides, filtered=told)
     if place.sides == "runs":
         figure, scale = draw_runs(panel.sides), None
     elif place.sides == "series" and clock is not None:
@@ -170,5 +174,5 @@ def depends(place: Place, state: PageState, material: Material) -> str:
         return f"refused: {refusal}"
     by_layer = "layer" in (material.measure(place.measure) or {}).get("axes", ())
     clock = clock_of(material, state) if place.sides in ("steps", "series") else None
-    told = [state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None]
+    told = [state.layer if by_layer else None, state.a, state.b if place.sides == "runs" else None, state.beyond]
     return json.dumps([bodies, *told, clock.told if clock else None])

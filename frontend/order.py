@@ -41,10 +41,7 @@ def in_order(side: Side, matching: Answer) -> Side:
         return np.stack([_layer(part, to, answer) for part, to in zip(whole, partner, strict=True)])
 
     def band(given: Band | None) -> Band | None:
-        if given is None:
-            return None
-        mean = None if given.mean is None else moved(given.mean)
-        return replace(given, low=moved(given.low), high=moved(given.high), mean=mean)
+        return given and given.moved(moved)
 
     told = f"{side.label}, {matching.facts.get('order of b', 'matched to a')}"
     parts = {"values": moved(answer.values), "null": band(answer.null), "interval": band(answer.interval)}

@@ -55,6 +55,7 @@ class Panel:
     old: bool = False
     missing: bool = False
     again: bool = False
+    filtered: str = ""
 
     def controls(self) -> list:
         """Its knobs as widgets: the first in the head, the rest under the menu."""
@@ -160,6 +161,8 @@ def _drawn(panel: Panel) -> list:
     elif panel.sides:
         if told := caution(panel.sides[0].answer):
             parts.append(_caution(told))
+        if panel.filtered:
+            parts.append(html.Div(panel.filtered, className="filtered t-note ink-2"))
         if panel.scale is not None:
             parts.append(_scale(panel.scale))
         parts.append(graph(f"{panel.title}: {_reading(panel)}", panel.height))

@@ -72,7 +72,10 @@ def place(c: Mapping[str, Any]) -> tuple[list[int], int, int]:
 
 @dataclass(frozen=True)
 class PageState:
-    """Parsed query: `a` to `d` are checkpoint ids, `order` that of experts beside A, `knobs` text by "measure.knob"."""
+    """Parsed query: `a` to `d` are checkpoint ids, `order` that of experts beside A, `knobs` text by "measure.knob".
+
+    `beyond` dims what chance explains.
+    """
 
     path: str
     a: str | None
@@ -84,6 +87,7 @@ class PageState:
     chosen: frozenset[str] = frozenset()
     c: str | None = None
     d: str | None = None
+    beyond: bool = False
 
     @property
     def compared(self) -> tuple[tuple[str, str | None], ...]:
@@ -121,6 +125,7 @@ def parse(path: str | None, search: str | None, material: Material) -> PageState
         chosen=frozenset(query) & frozenset(SHARED),
         c=query.get("c") or None,
         d=query.get("d") or None,
+        beyond=query.get("beyond") == "only",
     )
 
 

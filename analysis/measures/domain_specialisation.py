@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis.effect import shuffled
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import above_the_largest, central_band
+from analysis.nulls import above_the_largest, beyond, central_band
 from analysis.result import Axis, Reason
 from analysis.statistic import State
 
@@ -89,7 +89,8 @@ def null(prompt_counts: State, *, count: Count, per: Per, generator: torch.Gener
     labels = torch.cat([codes[None], shuffled(codes, DRAWS, generator)])
     shares = _shares(prompt_counts, labels, len(names), count)
     bits = information(shares)
-    told, (found, least) = bits.nanmean(-1), above_the_largest(bits)
+    told, by_layer = bits.nanmean(-1), above_the_largest(bits)
+    found, least = beyond(by_layer)
     drawn = shares[1:]
     if per == "token":
         drawn = drawn * torch.stack([_scale(prompt_counts, row, len(names), count) for row in labels[1:]])
@@ -100,7 +101,7 @@ def null(prompt_counts: State, *, count: Count, per: Per, generator: torch.Gener
         "layers that tell the category (corrected)": found,
         "p of the layer that tells most (corrected)": least,
     }
-    return Chance(drawn.mean(0), *central_band(drawn), how, facts)
+    return Chance(drawn.mean(0), *central_band(drawn), how, facts, by_layer[:, None, None])
 
 
 def information(shares: Float[Tensor, "... layer expert category"]) -> Float[Tensor, "... layer"]:

@@ -73,10 +73,10 @@ def null(a: Inputs, b: Inputs, *, matching: Matching, generator: torch.Generator
         The cosine of two independent random d x d maps has standard deviation 1/d. Random pairs: ours; max-statistic
         over layers: Westfall & Young 1993.
     """
-    facts = random_pairs(_cosines(a, b), partners(a, b, matching), generator)
+    facts, by_layer = random_pairs(_cosines(a, b), partners(a, b, matching), generator)
     half, model = 1.96 / a.shape.model, a.shape.model
     centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 1 - half, 1 + half))
-    return Chance(centre, low, high, f"independent random experts: cosine 0, sd 1/{model}", facts)
+    return Chance(centre, low, high, f"independent random experts: cosine 0, sd 1/{model}", facts, by_layer)
 
 
 def _cosines(a: Inputs, b: Inputs) -> Float[Tensor, "layer expert expert_b"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from analysis.loads import NO_TOKENS
 from analysis.matching import ALONE, Matching, Partners, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
+from analysis.nulls import beyond_chance
 from analysis.outcomes import outcomes
 
 DRAWS = 999
@@ -67,10 +68,12 @@ def null(a: Inputs, b: Inputs, *, count: Count, matching: Matching, generator: t
     """Each prompt's two routings exchanged or not by the toss of a coin, experts paired as they are.
 
     Returns:
-        Differences of load: mean 0 and 95 % band per expert; fact `sign-flip p` for the sum of squares of all cells.
+        Differences of load: mean 0 and 95 % band per expert; fact `sign-flip p` for the sum of squares of all cells;
+        the p of each cell, corrected for all of them.
 
     Source:
-        Fisher 1935, paired exchange; p = (1 + draws at least as large) / (1 + draws).
+        Fisher 1935, paired exchange; p = (1 + draws at least as large) / (1 + draws). Max-statistic over cells, each in
+        standard deviations: Westfall & Young 1993.
     """
     pairs = partners(a, b, matching)
     first, second = outcomes(a, b, pairs, count)
@@ -84,7 +87,8 @@ def null(a: Inputs, b: Inputs, *, count: Count, matching: Matching, generator: t
     sizes = drawn.square().nansum((-1, -2))
     p = (1 + int((sizes >= observed.square().nansum() - 1e-12).sum())) / (1 + DRAWS)
     how = f"{DRAWS} random exchanges of the two sides within each of {len(first)} prompts"
-    return Chance(torch.zeros_like(half), -half, half, how, {"sign-flip p": p})
+    by_cell = beyond_chance(observed.abs().flatten(), drawn.abs().flatten(1)).view_as(observed)
+    return Chance(torch.zeros_like(half), -half, half, how, {"sign-flip p": p}, by_cell)
 
 
 def _difference(

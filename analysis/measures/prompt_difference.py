@@ -9,7 +9,7 @@ from torch import Tensor
 from analysis.alignment import same_tokens
 from analysis.matching import ALONE, Matching, Partners, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
-from analysis.nulls import beyond_chance, central_band
+from analysis.nulls import beyond, beyond_chance, central_band
 from analysis.outcomes import fisher_rao, token_outcomes
 
 DRAWS, LISTED = 199, 5
@@ -82,14 +82,15 @@ def null(a: Inputs, b: Inputs, *, matching: Matching, generator: torch.Generator
         drawn.append(_distance(first.sum(0) + moved, second.sum(0) - moved, alone))
         observed.append(_distance(first.sum(0), second.sum(0), alone).nanmean())
     every, means = torch.stack(drawn, 1), torch.stack(observed)
-    beyond, p = beyond_chance(means, every.nanmean(-1))
+    by_prompt = beyond_chance(means, every.nanmean(-1))
+    found, p = beyond(by_prompt)
     facts: dict[str, int | float | str] = {
-        "prompts that differ beyond chance (max-statistic)": f"{int(beyond.sum())} of {len(beyond)}",
+        "prompts that differ beyond chance (max-statistic)": f"{found} of {len(by_prompt)}",
         "sign-flip p": p,
         "most different": _listed(prompts.ids, means, every.nanmean(-1)),
     }
     how = f"{DRAWS} random exchanges of the two sides within each token of a prompt"
-    return Chance(every.mean(0), *central_band(every), how, facts)
+    return Chance(every.mean(0), *central_band(every), how, facts, by_prompt[:, None])
 
 
 def _totals(a: Inputs, b: Inputs, pairs: Partners, prompt: int) -> tuple[Tensor, Tensor]:

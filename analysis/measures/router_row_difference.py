@@ -75,9 +75,9 @@ def null(
     first, second = _rows(a, b, form)
     model = first.shape[-1]
     half = math.sqrt(beta.ppf(0.95, 0.5, (model - 1) / 2)) if model > 1 else 1.0
-    facts = random_pairs(unit_rows(first) @ unit_rows(second).mT, partners(a, b, matching), generator)
+    facts, by_layer = random_pairs(unit_rows(first) @ unit_rows(second).mT, partners(a, b, matching), generator)
     centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 1 - half, 1 + half))
-    return Chance(centre, low, high, f"two unrelated directions in {model} dimensions", facts)
+    return Chance(centre, low, high, f"two unrelated directions in {model} dimensions", facts, by_layer)
 
 
 def _rows(

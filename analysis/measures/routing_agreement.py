@@ -12,7 +12,7 @@ from analysis.alignment import same_tokens
 from analysis.loads import over_layers
 from analysis.matching import ALONE, Matching, Partners, partners, renamed, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
-from analysis.nulls import NO_TOKEN, above_the_largest
+from analysis.nulls import NO_TOKEN, above_the_largest, beyond
 from analysis.ranks import by_rank
 from analysis.result import Reason
 
@@ -88,10 +88,11 @@ def null(a: Inputs, b: Inputs, *, what: What, matching: Matching, generator: tor
     drawn = torch.stack([_known(_agreement(a, b, pairs, what, order).mean(0), pairs) for order in orders])
     mean, half = drawn.mean(0), 1.96 * drawn.std(0)
     own = _known(_agreement(a, b, pairs, what, torch.arange(tokens)).mean(0), pairs)
-    above, p = above_the_largest(torch.cat([own[None], drawn]) - mean)
+    by_layer = above_the_largest(torch.cat([own[None], drawn]) - mean)
+    above, p = beyond(by_layer)
     facts = {"layers beyond chance (max-statistic)": f"{above} of {len(own)}", "permutation p": p}
     how = f"{draws} random orders of the {tokens:,} tokens of b, experts paired as they are"
-    return Chance(mean, mean - half, mean + half, how, facts)
+    return Chance(mean, mean - half, mean + half, how, facts, by_layer)
 
 
 def _known(values: Float[Tensor, " layer"], pairs: Partners) -> Float[Tensor, " layer"]:

@@ -7,7 +7,7 @@ import torch
 from analysis.loads import NO_TOKENS, over_layers
 from analysis.matching import ALONE, Matching, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
-from analysis.nulls import beyond_chance, central_band
+from analysis.nulls import beyond, beyond_chance, central_band
 from analysis.outcomes import fisher_rao, outcomes
 
 DRAWS, _DRAWN_NUMBERS = 999, 100_000_000
@@ -77,7 +77,8 @@ def null(a: Inputs, b: Inputs, *, matching: Matching, generator: torch.Generator
     alone = (pairs == ALONE).all(-1)
     drawn = fisher_rao(first.sum(0) + moved, second.sum(0) - moved).masked_fill(alone, torch.nan)
     observed = fisher_rao(first.sum(0), second.sum(0)).masked_fill(alone, torch.nan)
-    beyond, p = beyond_chance(observed, drawn)
-    facts = {"layers that differ beyond chance (max-statistic)": f"{int(beyond.sum())} of {len(beyond)}"}
+    by_layer = beyond_chance(observed, drawn)
+    found, p = beyond(by_layer)
+    facts = {"layers that differ beyond chance (max-statistic)": f"{found} of {len(by_layer)}"}
     how = f"{draws} random exchanges of the two sides within each of {len(first)} prompts"
-    return Chance(drawn.mean(0), *central_band(drawn), how, facts | {"sign-flip p": p})
+    return Chance(drawn.mean(0), *central_band(drawn), how, facts | {"sign-flip p": p}, by_layer)

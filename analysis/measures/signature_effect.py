@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
 from analysis.measure import Chance, Values, measure
-from analysis.nulls import above_the_largest, central_band
+from analysis.nulls import above_the_largest, beyond, central_band
 from analysis.prompt_pairs import distinct_pairs
 from analysis.signatures import Form, Weighting, form_said, prompt_cosines, said, signatures
 from analysis.statistic import State
@@ -102,7 +102,8 @@ def null(
     labels = torch.cat([labels[None], shuffled(labels, DRAWS, generator)])
     within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
     by_layer, drawn = cohens_d(within, across), _quantity(within, across, quantity)[1:, :-1]
-    effects, (found, least) = by_layer[:, -1], above_the_largest(by_layer[:, :-1])
+    effects, corrected = by_layer[:, -1], above_the_largest(by_layer[:, :-1])
+    found, least = beyond(corrected)
     p = float((effects >= effects[0] - 1e-12).double().mean()) if not bool(effects[0].isnan()) else torch.nan
     how = f"{DRAWS} random permutations of the category labels"
     facts = {
@@ -110,7 +111,7 @@ def null(
         "layers with an effect (corrected)": found,
         "p of the strongest layer (corrected)": least,
     }
-    return Chance(drawn.mean(0), *central_band(drawn), how, facts)
+    return Chance(drawn.mean(0), *central_band(drawn), how, facts, corrected)
 
 
 def _cosines(counts: State, weighting: Weighting, form: Form, centred: bool) -> Float[Tensor, "row prompt prompt"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
-from frontend import words
+from frontend import beyond, words
 from frontend.attributes import hyphened
 from frontend.contextbar import checkpoint_chip
 from frontend.state import COMPARED, Material, PageState
@@ -25,6 +25,7 @@ def strip(state: PageState, material: Material) -> html.Div:
         parts.append(
             html.Span(["add", checkpoint_chip(free, None, material)], className="row", **hyphened({"data-free": free}))
         )
+    parts += [html.Span(className="grow"), beyond.control(state.beyond)]
     return html.Div(parts, className="strip who", role="group", **hyphened({"aria-label": "Checkpoints compared"}))
 
 

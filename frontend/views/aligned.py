@@ -29,15 +29,15 @@ def _on(side: Side, every: tuple[str, ...]) -> Side:
     first, *others = answer.axes
     rows = [first.labels.index(name) if name in first.labels else -1 for name in every]
 
-    def spaced(part: np.ndarray | None) -> np.ndarray | None:
-        if part is None or not np.ndim(part):  # one bound for all holds for what is blank too
+    def spaced(part: np.ndarray) -> np.ndarray:
+        if not np.ndim(part):  # one bound for all holds for what is blank too
             return part
         whole = np.broadcast_to(part, answer.values.shape)
         blank = np.full(whole.shape[1:], np.nan)
         return np.stack([whole[row] if row >= 0 else blank for row in rows])
 
     def band(given: Band | None) -> Band | None:
-        return given and replace(given, low=spaced(given.low), high=spaced(given.high), mean=spaced(given.mean))
+        return given and given.moved(spaced)
 
     groups = first.groups and tuple(first.groups[row] if row >= 0 else "" for row in rows)
     axes = (replace(first, labels=every, groups=groups), *others)

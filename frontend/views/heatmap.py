@@ -9,7 +9,7 @@ import numpy as np
 from frontend.answer import Answer
 from frontend.figure import Figure
 from frontend.scales import Scale
-from frontend.views.marks import T, axes, canvas, over, positions, shape, sparse, trace
+from frontend.views.marks import T, axes, canvas, over, positions, shape, sparse, trace, veil
 from frontend.views.side import Side
 from frontend.words import number
 
@@ -68,6 +68,8 @@ def _cells(figure: Figure, side: Side, scale: Scale, column: int, few: bool) -> 
         hovertemplate="%{customdata}<extra></extra>" if told else "%{z:.3g}<extra></extra>",
         **scale.heatmap(),
     )
+    if side.faded is not None:
+        veil(figure, side.faded, column)
 
 
 def _told(answer: Answer, i: int, j: int) -> str:

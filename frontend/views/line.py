@@ -23,6 +23,8 @@ LETTER = 6.2
 """Pixels that a letter of a line's name takes, on average."""
 VEIL = 0.16
 """How much of its hue the band of an interval has; two lie over each other and over the null."""
+FADED = 0.15
+"""How much of a point is left that chance explains."""
 _Pick = Callable[[np.ndarray], np.ndarray]
 
 
@@ -77,7 +79,8 @@ def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | N
         bounds = _bounds(side, pick)
         if bands and bounds:
             _ribbon(figure, side, bounds, place)
-        _trace(figure, side, values, [] if bands else bounds, place)
+        faded = None if side.faded is None else pick(side.faded)
+        _trace(figure, side, values, [] if bands else bounds, place, faded)
         seen += [values, *bounds]
         if np.isfinite(values).any():
             last = int(np.flatnonzero(np.isfinite(values))[-1])
@@ -136,7 +139,9 @@ def _ribbon(figure: Figure, side: Side, bounds: list[np.ndarray], place: _Place)
     )
 
 
-def _trace(figure: Figure, side: Side, values: np.ndarray, bounds: list[np.ndarray], place: _Place) -> None:
+def _trace(
+    figure: Figure, side: Side, values: np.ndarray, bounds: list[np.ndarray], place: _Place, faded: np.ndarray | None
+) -> None:
     control, bars = side.role in ("control", "context"), None
     if bounds:
         low, high = bounds
@@ -151,7 +156,7 @@ def _trace(figure: Figure, side: Side, values: np.ndarray, bounds: list[np.ndarr
         error_y=bars,
         name=side.label,
         line={"color": side.colour, "width": 1.5 if control else 2.25, "dash": side.dash},
-        marker={"size": 6, "color": side.colour},
+        marker={"size": 6, "color": side.colour} | ({} if faded is None else {"opacity": np.where(faded, FADED, 1.0)}),
         customdata=list(place.names),
         hovertemplate=f"%{{y:.4g}} {side.label}, %{{customdata}}<extra></extra>",
     )

@@ -12,6 +12,8 @@ from frontend import theme
 from frontend.figure import Figure
 
 T = theme.LIGHT
+VEIL = 0.75
+"""How much of a dimmed cell the paper takes."""
 
 
 def canvas(height: int, columns: int = 1, gap: float = 0.0, **layout: Any) -> Figure:
@@ -100,6 +102,14 @@ def null_band(figure: Figure, x: np.ndarray, low: np.ndarray, high: np.ndarray, 
         hoverinfo="skip",
         name="null",
     )
+
+
+def veil(figure: Figure, dimmed: np.ndarray, column: int = 1) -> None:
+    """Paper over the cells that are dimmed: they are still there, and what stands on them can still be read."""
+    z = np.where(dimmed, np.float32(1), np.float32(np.nan))
+    ends = [[0, T["surface"]], [1, T["surface"]]]
+    look = {"colorscale": ends, "showscale": False, "opacity": VEIL, "hoverinfo": "skip", "name": "dimmed"}
+    trace(figure, "heatmap", column, z=z, zmin=0, zmax=1, **look)
 
 
 def positions(labels: tuple[str, ...]) -> np.ndarray | None:

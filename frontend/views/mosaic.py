@@ -9,7 +9,7 @@ import numpy as np
 from frontend.figure import Figure
 from frontend.scales import Scale
 from frontend.views.heatmap import _row
-from frontend.views.marks import T, axes, canvas, label, shape, trace
+from frontend.views.marks import T, axes, canvas, label, shape, trace, veil
 from frontend.views.side import LETTERS, Side
 from frontend.words import number
 
@@ -32,6 +32,9 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
         hovertemplate="%{customdata}<extra></extra>" if z.size < 40_000 else "%{z:.3g}<extra></extra>",
         **scale.heatmap(),
     )
+    if any(side.faded is not None for side in sides):
+        dimmed = [np.zeros(s.answer.values.shape) if s.faded is None else s.faded for s in sides]
+        veil(figure, tiles(dimmed, columns, gap)[0] == 1)
     current = _row(layers, layer)
     for s, side in enumerate(sides):
         for i, name in enumerate(layers):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from frontend import theme
 from frontend.answer import Answer
 
@@ -14,11 +16,23 @@ DASHES = {"control": "4px,3px", "context": "4px,3px", "c": "8px,4px", "d": "2px,
 
 @dataclass(frozen=True)
 class Side:
-    """`role` is a to d (a is the baseline), ab, control (step 0 of the run) or context (another run, drawn in grey)."""
+    """`role` is a to d (a is the baseline), ab, control (step 0 of the run) or context (another run, drawn in grey).
+
+    A corrected p above `level` dims.
+    """
 
     role: str
     label: str
     answer: Answer
+    level: float | None = None
+
+    @property
+    def faded(self) -> np.ndarray | None:
+        """What chance explains at the level, cell by cell, where there is a level and a p to hold to it."""
+        null = self.answer.null
+        if self.level is None or null is None or null.p is None:
+            return None
+        return np.broadcast_to(null.p, self.answer.values.shape) > self.level
 
     @property
     def colour(self) -> str:

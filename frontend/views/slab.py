@@ -34,7 +34,4 @@ def _cut(side: Side, layer: int) -> Side:
 
 
 def _band(answer: Answer, band: Band | None, at: int) -> Band | None:
-    if band is None:
-        return None
-    pick = lambda part: None if part is None else np.broadcast_to(part, answer.values.shape)[at]  # noqa: E731
-    return replace(band, low=pick(band.low), high=pick(band.high), mean=pick(band.mean))
+    return band and band.moved(lambda part: np.broadcast_to(part, answer.values.shape)[at])

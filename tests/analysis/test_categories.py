@@ -11,7 +11,7 @@ from analysis.errors import BadKnob, TooFew
 from analysis.inference import evaluate
 from analysis.measure import get
 from analysis.measures.domain_specialisation import information
-from analysis.nulls import above_the_largest
+from analysis.nulls import above_the_largest, beyond
 from analysis.result import Reason
 from analysis.slots import Prompts, Shape, text_digest
 from analysis.statistic import State
@@ -172,11 +172,11 @@ def test_one_layer_of_three_tells_the_category_and_the_others_do_not(world):
 
 def test_the_largest_of_the_layers_keeps_the_error_of_all_of_them():
     generator = torch.Generator().manual_seed(0)
-    found = [above_the_largest(torch.randn(200, 16, generator=generator).double())[0] > 0 for _ in range(200)]
+    found = [beyond(above_the_largest(torch.randn(200, 16, generator=generator).double()))[0] > 0 for _ in range(200)]
     # Sixteen layers, each at 5 %, would be found in more than half of the worlds.
     assert sum(found) <= 19
     numbers = torch.cat([torch.full((1, 2), 9.0), torch.zeros(99, 2)]).double()
-    assert above_the_largest(numbers) == (2, 1 / 100)
+    assert beyond(above_the_largest(numbers)) == (2, 1 / 100)
     numbers[0, 1] = torch.nan
-    assert above_the_largest(numbers)[0] == 1
-    assert np.isnan(above_the_largest(numbers * torch.nan)[1])
+    assert beyond(above_the_largest(numbers))[0] == 1
+    assert np.isnan(beyond(above_the_largest(numbers * torch.nan))[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from analysis.result import Axis, Reason, Result
+from analysis.result import Axis, Null, Reason, Result
 from backend import wire
 from backend.errors import Refusal
 from tests.backend import answers
@@ -25,6 +26,23 @@ def test_arrow_gives_back_what_it_was_given(result: Result) -> None:
     back = wire.from_arrow(wire.to_arrow(result, answers.provenance()))
     assert answers.same(back.result, result)
     assert back.provenance == answers.provenance()
+
+
+@pytest.mark.parametrize("p", [np.array([[0.01], [0.4]]), np.array([[0.01, np.nan, 1.0], [0.2, 0.3, 0.4]])])
+def test_a_p_by_layer_or_by_cell_comes_back_in_its_own_shape_and_stands_last_in_a_table(p: np.ndarray) -> None:
+    load = answers.load()
+    assert isinstance(load.null, Null)
+    result = replace(load, null=replace(load.null, p=p))
+    for back in (
+        wire.from_arrow(wire.to_arrow(result, {})).result,
+        wire.from_json(json.loads(json.dumps(wire.to_json(result, {}), allow_nan=False))).result,
+    ):
+        assert isinstance(back.null, Null)
+        np.testing.assert_array_equal(back.null.p, p)
+    table = wire.long_table(result)
+    assert table.column_names[-1] == "p"
+    np.testing.assert_array_equal(table.column("p").to_numpy(), np.broadcast_to(p, (2, 3)).ravel())
+    assert "p" not in wire.long_table(load).column_names
 
 
 def test_an_answer_without_cells_comes_back_without_cells() -> None:

@@ -1,0 +1,46 @@
+"""Beyond chance only: what a corrected p does not put beyond it is dimmed, and the rest is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from frontend.controls import segments
+from frontend.views import Side
+
+LEVEL = 0.05
+"""Of worlds without a difference, the share in which anything at all would be drawn in full."""
+ON = "only"
+NO_P = "no p by layer or cell comes with this measure, so nothing is dimmed"
+
+
+def control(on: bool) -> object:
+    """Two buttons that write the filter into the address."""
+    choices = (("all", "all"), ("beyond chance", ON))
+    return segments("what is drawn in full", "beyond", choices, ON if on else "all", told="in full")
+
+
+def filtered(sides: Sequence[Side]) -> tuple[tuple[Side, ...], str]:
+    """The same sides, dimmed above the level, and how much of each is left; a side without p is left as it is."""
+    if not any(_has_p(side) for side in sides):
+        return tuple(sides), f"{NO_P[0].upper()}{NO_P[1:]}."
+    told = "; ".join(_count(side, len(sides) > 1) for side in sides)
+    rule = f"Dimmed: p above {LEVEL}, corrected for all of them."
+    return tuple(replace(side, level=LEVEL) for side in sides), f"{told}. {rule}"
+
+
+def _has_p(side: Side) -> bool:
+    return side.answer.null is not None and side.answer.null.p is not None
+
+
+def _count(side: Side, several: bool) -> str:
+    name = f"{side.title.split(' ')[0].removeprefix('<b>').removesuffix('</b>')}: " if several else ""
+    null = side.answer.null
+    if null is None or null.p is None:
+        return f"{name}{NO_P}"
+    long = [axis.name for axis, size in zip(side.answer.axes, null.p.shape, strict=True) if size > 1]
+    what = "cells" if len(long) > 1 else f"{(long or [side.answer.axes[0].name])[0].replace('_', ' ')}s"
+    known = null.p[np.isfinite(null.p)]
+    return f"{name}{int((known <= LEVEL).sum())} of {len(known)} {what} differ from chance"
