@@ -1,4 +1,4 @@
-"""An answer's ways out of the house and back: JSON, Arrow, and files (CSV, Parquet, npy).
+"""An answer's ways out of the house and back: JSON, Arrow, and files (CSV, Parquet, npy, LaTeX).
 
 Arrow is the bulk form, on the wire and in the store: `values` (float64, C order) beside the bounds and the null, which
 is broadcast to every row; the schema's metadata holds the answer without its arrays, so nothing of it is lost.
@@ -19,10 +19,16 @@ import pyarrow.parquet
 
 from analysis.result import Axis, Interval, Null, Reason, Result
 from backend.errors import Refusal
+from backend.latex import to_latex
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 HEADER = b"answer"
-FORMATS = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet", "npy": "application/x-npy"}
+FORMATS = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "npy": "application/x-npy",
+    "tex": "application/x-tex; charset=utf-8",
+}
 _NOTHING = np.empty(0)
 
 
@@ -80,11 +86,13 @@ def from_arrow(data: bytes) -> Told:
 
 
 def to_file(result: Result, provenance: Mapping[str, Any], kind: str) -> bytes:
-    """The answer as a file: `csv` and `parquet` one row a cell with its labels, `npy` the bare values."""
+    """The answer as a file: `csv` and `parquet` one row a cell with labels, `npy` the bare values, `tex` a table."""
     if kind == "npy":
         sink = io.BytesIO()
         np.save(sink, np.asarray(result.values, dtype=np.float64), allow_pickle=False)
         return sink.getvalue()
+    if kind == "tex":
+        return to_latex(result, provenance).encode()
     if kind not in FORMATS:
         raise Refusal(f"There is no format {kind!r}; known: {', '.join(sorted(FORMATS))}.", known=sorted(FORMATS))
     table = long_table(result)

@@ -15,7 +15,7 @@ from backend.cli.table import answer_table, plan_table
 from backend.errors import Refusal
 from backend.settings import Settings
 
-ENDINGS = {".parquet": "parquet", ".csv": "csv", ".npy": "npy"}
+ENDINGS = {".parquet": "parquet", ".csv": "csv", ".npy": "npy", ".tex": "tex"}
 
 
 class Format(StrEnum):
@@ -33,7 +33,7 @@ def ask(
     generate: Annotated[int, typer.Option(help="Tokens to generate after each prompt, captured too.")] = 0,
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
     form: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.json,
-    out: Annotated[Path | None, typer.Option(help="Also write a .parquet, .csv or .npy file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write a .parquet, .csv, .npy or .tex file.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and ask nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
 ) -> None:

@@ -25,11 +25,14 @@ def compare(
     prompts: Annotated[str, typer.Option(help="A file (.jsonl, .csv, .txt) or the name of a set.")],
     evidence: Annotated[str, typer.Option(help="What experts are matched by.")] = "co-selection",
     report: Annotated[Path | None, typer.Option(help="Also write one HTML file that opens offline.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Also write a .tex file: a table for each difference.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Matching by layer, and every difference.")] = False,
 ) -> None:
     """Ask every measure of two sides of two checkpoints."""
     if report and report.suffix != ".html":
         raise Refusal(f"--report {report} ends in {report.suffix!r}; it is one HTML file, so .html.")
+    if latex and latex.suffix != ".tex":
+        raise Refusal(f"--latex {latex} ends in {latex.suffix!r}; it is LaTeX, so .tex.")
     line = ProgressLine()
     try:
         with open_door(Settings.from_environment()) as door:
@@ -38,6 +41,8 @@ def compare(
         line.clear()
     if report:
         _report(told, report)
+    if latex:
+        latex.write_text(_latex(told), "utf-8")
     typer.echo(json.dumps(told, allow_nan=False) if as_json else _table(told))
 
 
@@ -112,6 +117,25 @@ def _report(told: dict[str, Any], file: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         raise Refusal(f"The report was not written: {last}. It needs the pages: pip install '.[frontend]'.")
+
+
+def _latex(told: dict[str, Any]) -> str:
+    """A table for each difference; what was refused, or is too long for one, says so in its place."""
+    from backend.latex import heading, to_latex
+    from backend.wire import from_json
+
+    parts = [f"% {' '.join(told['command'].split())} --latex FILE.tex", ""]
+    for each in told["differences"]:
+        refused = each.get("refused")
+        if refused is None:
+            answer = from_json(each)
+            try:
+                parts += [heading(each["title"]), to_latex(answer.result, answer.provenance)]
+            except Refusal as error:
+                refused = str(error)
+        if refused is not None:
+            parts.append(heading(each["title"], [f"Not in this file: {refused}"]))
+    return "\n".join(parts)
 
 
 def _table(told: dict[str, Any]) -> str:

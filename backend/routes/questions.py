@@ -93,7 +93,7 @@ def one(
     key: str,
     form: Annotated[str | None, Query(alias="format")] = None,
 ) -> Response:
-    """A stored answer; `format` is csv, parquet or npy for a file to keep."""
+    """A stored answer; `format` is csv, parquet, npy or tex for a file to keep."""
     told = services.store.get_answer(key)
     if told is None:
         raise NotFound(f"No question with the key {key!r} has been answered.")

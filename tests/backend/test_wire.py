@@ -111,6 +111,6 @@ def test_axes_of_one_name_get_columns_of_their_own() -> None:
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(Refusal, match="known: csv, npy, parquet") as caught:
+    with pytest.raises(Refusal, match="known: csv, npy, parquet, tex") as caught:
         wire.to_file(answers.number(1.0), {}, "xlsx")
-    assert caught.value.known == ["csv", "npy", "parquet"]
+    assert caught.value.known == ["csv", "npy", "parquet", "tex"]
