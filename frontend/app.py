@@ -13,7 +13,7 @@ import httpx
 from dash import Dash
 from fastapi import FastAPI
 
-from frontend import callbacks, panels, shell, theme
+from frontend import callbacks, panels, sharing, shell, theme
 from frontend.client import Client, first_request
 from frontend.folded import told
 from frontend.panel import GRAPH
@@ -51,6 +51,7 @@ def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTranspo
     server = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     server.mount("/api", proxy)
     server.add_route("/panels", panels.route(client), methods=["POST"])
+    server.add_route("/report", sharing.route(client), methods=["GET"])
     app = Dash(
         __name__,
         server=server,  # pyright: ignore[reportArgumentType]

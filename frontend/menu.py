@@ -14,6 +14,11 @@ from frontend.folded import folded
 if TYPE_CHECKING:
     from frontend.client import Question
     from frontend.panel import Panel
+    from frontend.views import Side
+
+FILES = {"csv": "CSV", "parquet": "Parquet", "npy": "npy", "tex": "LaTeX"}
+MOST_CELLS = 2000
+"""A table of more is none; the backend refuses it."""
 
 
 def menu(panel: Panel, settings: Sequence) -> html.Details:
@@ -38,26 +43,35 @@ def _lines(panel: Panel, settings: Sequence) -> list:
         _act("expand", "Full size", "full", "f"),
     ]
     if drawn:
-        series = panel.place.sides == "series"
-        key = " ".join(s.answer.key for s in panel.sides) if series else panel.sides[0].answer.key
+        series, shown = panel.place.sides == "series", [s for s in panel.sides if s.role != "control"] or panel.sides
+        told = shown if panel.place.sides in ("series", "pair", "both") else shown[:1]
+        key = " ".join(s.answer.key for s in told)
         lines += [_act("table", "As a table", "table", "v", **hyphened({"data-answer": key})), html.Hr()]
         lines += [html.Div([_act("down", "PNG", "png"), _act("", "SVG", "svg")], className="menu-pair")]
-        files = [
-            html.A(
-                name.upper() if name == "csv" else name,
-                href=f"/api/v1/questions/{quote(key)}?format={name}",
-                download="",
-                className="menu-line",
-            )
-            for name in ("csv", "parquet", "npy")
-        ]
         # A series is many answers: its table has them all, and the command line asks for each.
-        lines += [html.Hr()] if series else [html.Div(files, className="menu-pair"), html.Hr()]
+        lines += [] if series else [_files(side, len(told) > 1) for side in told]
+        lines += [html.Hr()]
     if settings:
         lines += [html.Div(list(settings), className="menu-settings"), html.Hr()]
     if panel.asked:
         lines += [_code("Python", _python(panel)), _code("Command line", _command(panel))]
     return lines
+
+
+def _files(side: Side, several: bool) -> html.Div:
+    """The files of one answer, under its letter where there are several."""
+    kinds = [kind for kind in FILES if kind != "tex" or side.answer.values.size <= MOST_CELLS]
+    links = [
+        html.A(
+            FILES[kind],
+            href=f"/api/v1/questions/{quote(side.answer.key)}?format={kind}",
+            download="",
+            className="menu-line",
+            **hyphened({"aria-label": f"{FILES[kind]} of {side.label}"} if several else {}),
+        )
+        for kind in kinds
+    ]
+    return html.Div([*([html.B(side.role.upper())] if several else []), *links], className="menu-pair files")
 
 
 def _meaning(panel: Panel) -> html.Details:
@@ -105,7 +119,8 @@ def _python(panel: Panel) -> str:
 
 
 def _command(panel: Panel) -> str:
-    asked = panel.asked if panel.place.sides == "series" else panel.asked[:1]
+    several = panel.place.sides in ("series", "pair", "both")
+    asked = [one for one in panel.asked if one.role != "matching"] if several else panel.asked[:1]
     return "\n".join(_line(one.question) for one in asked)
 
 

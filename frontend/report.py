@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that opens offline: `python -m frontend.report FILE` with the comparison on stdin.
+"""Comparisons as one HTML file that opens offline: `python -m frontend.report FILE` with one on stdin.
 
 It holds plotly.js, the figures in both colour schemes, and beside each what stands under a figure on a page. Names and
 texts that came from somebody else are escaped; nothing is fetched.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from plotly.offline import get_plotlyjs
 
 from frontend import theme
@@ -24,8 +25,8 @@ from frontend.views import Side, draw
 from frontend.words import number
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>{tokens}{style}</style></head><body><main><h1>{title}</h1><p class="lead">{lead}</p>
-{matching}{plates}<footer><p>Made by</p><pre>{command}</pre></footer></main>
+<title>{title}</title><style>{tokens}{style}</style></head>
+<body><main>{parts}<footer><p>Made by</p><pre>{command}</pre></footer></main>
 <script>{plotly}</script><script id="figures" type="application/json">{figures}</script>
 <script>{script}</script></body></html>
 """
@@ -57,31 +58,41 @@ dark.addEventListener("change", paint);
 paint();"""
 
 
-def build(compared: Mapping[str, Any]) -> str:
-    """The whole file, from what `moe-geometry compare --json` prints."""
+def build(compared: Sequence[Mapping[str, Any]]) -> str:
+    """The whole file, from what `moe-geometry compare --json` prints of each pair; `answer` may stand for its JSON."""
     figures: list[Any] = []
-    plates = [_plate(compared["matching"] | {"title": "Expert matching"}, figures)]
-    plates += [_plate(each, figures) for each in compared["differences"]]
+    parts = [_part(each, figures) for each in compared]
     look = {"figures": figures, "template": theme.TEMPLATE, "dark": theme.pairs()}
     return PAGE.format(
-        title=_safe(f"{compared['a']} and {compared['b']}"),
-        lead=_safe(f"a is {compared['a']}, b is {compared['b']}, on the prompts {compared['prompts']}."),
+        title=_safe(f"{compared[0]['a']} and {', '.join(each['b'] for each in compared)}"),
         tokens=theme.css(),
         style=STYLE,
-        matching=_matching(compared["layers"]),
-        plates="".join(plates),
-        command=_safe(f"{compared['command']} --report FILE.html"),
+        parts="".join(parts),
+        command=_safe("\n".join(f"{each['command']} --report FILE.html" for each in compared)),
         plotly=get_plotlyjs(),
         figures=told(look).replace("<", "\\u003c"),  # a label cannot end the script
         script=SCRIPT,
     )
 
 
+def _part(compared: Mapping[str, Any], figures: list[Any]) -> str:
+    """One pair: its names, which expert is which, every difference."""
+    title = _safe(f"{compared['a']} and {compared['b']}")
+    lead = _safe(f"a is {compared['a']}, b is {compared['b']}, on the prompts {compared['prompts']}.")
+    matching = _plate(compared["matching"] | {"title": "Expert matching"}, figures)
+    plates = [matching, *(_plate(each, figures) for each in compared["differences"])]
+    return f'<h1>{title}</h1><p class="lead">{lead}</p>{_matching(compared["matching"])}{"".join(plates)}'
+
+
+def _answer(told: Mapping[str, Any]) -> Answer:
+    return told["answer"] if "answer" in told else decode_json(told)
+
+
 def _plate(told: Mapping[str, Any], figures: list[Any]) -> str:
     title = f"<h2>{_safe(told['title'])}</h2>"
     if "refused" in told:
         return f'<section>{title}<p class="reading">Not compared: {_safe(told["refused"])}</p></section>'
-    answer = decode_json(told)
+    answer = _answer(told)
     side = Side("ab", "a and b", answer)
     figure, _ = draw([side], difference="b - a" in answer.unit)
     frame = f'<div id="figure-{len(figures)}" style="height:{height_of(figure)}px"></div>'
@@ -101,12 +112,17 @@ def _facts(told: Mapping[str, Any], answer: Answer) -> str:
     return "".join(f'<p class="facts">{line}</p>' for line in lines)
 
 
-def _matching(layers: list[Mapping[str, Any]]) -> str:
-    rows = []
-    for layer in layers:
-        pairs = ", ".join(f"{a} → {b or 'none'}" for a, b in layer["matching"].items())
-        quality = "no data" if layer["match_quality"] is None else number(layer["match_quality"])
-        rows.append(f"<tr><th>{_safe(layer['layer'])}</th><td>{quality}</td><td>{_safe(pairs)}</td></tr>")
+def _matching(told: Mapping[str, Any]) -> str:
+    if "refused" in told:
+        return ""
+    answer, rows = _answer(told), []
+    layers, first, second = (axis.labels for axis in answer.axes)
+    for layer, likeness in zip(layers, answer.values, strict=True):
+        known = np.isfinite(likeness)
+        to = [second[row.argmax()] if row.any() else "none" for row in known]
+        quality = number(float(likeness[known].mean())) if known.any() else "no data"
+        pairs = ", ".join(f"{a} → {b}" for a, b in zip(first, to, strict=True))
+        rows.append(f"<tr><th>{_safe(layer)}</th><td>{quality}</td><td>{_safe(pairs)}</td></tr>")
     head = "<tr><th>layer</th><th>mean likeness of matched pairs</th><th>expert of a → expert of b</th></tr>"
     return f"<section><h2>Which expert is which</h2><table>{head}{''.join(rows)}</table></section>"
 
@@ -116,4 +132,4 @@ def _safe(text: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(build(json.load(sys.stdin)), "utf-8")
+    Path(sys.argv[1]).write_text(build([json.load(sys.stdin)]), "utf-8")

@@ -23,7 +23,7 @@ def register(app: Dash, client: Client) -> None:
             material = await material_of(client)
         except Refusal as refusal:
             return str(refusal)
-        return compared.strip(parse(path, search, material), material)
+        return compared.strip(parse(path, search, material), material, search)
 
     @app.callback(
         Output("differs", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")

@@ -50,6 +50,6 @@ def register(app: Dash, client: Client) -> None:
 
 
 def _named(answer: Answer) -> list[dict[str, Any]]:
-    """The rows of one of several answers, each with the checkpoint it is of."""
-    (own,) = answer.provenance["checkpoints"]
-    return [{"checkpoint": own["id"]} | row for row in table.rows(answer, table.MOST_ROWS // 8)]
+    """The rows of one of several answers, each with the checkpoint it is of, or the two."""
+    own = " and ".join(one["id"] for one in answer.provenance["checkpoints"])
+    return [{"checkpoint": own} | row for row in table.rows(answer, table.MOST_ROWS // 8)]

@@ -11,13 +11,14 @@ from frontend.pages.head import ask_all, page, rest, slots
 from frontend.places import Place
 from frontend.state import Material, PageState
 
+MATCHING = "expert_matching"
 CURATED = (
-    Place("expert_load", sides="pair", span=12, title="Expert load, side by side", matching="expert_matching"),
+    Place("expert_load", sides="pair", span=12, title="Expert load, side by side", matching=MATCHING),
     Place("load_violation", sides="pair", span=6),
     Place("signature_effect", sides="pair", span=6),
     Place("load_difference", sides="both", span=7),
     Place("load_entropy", sides="pair", span=5),
-    Place("expert_matching", sides="both", span=12),
+    Place(MATCHING, sides="both", span=12),
     Place("routing_agreement", sides="both", span=6),
     Place("routing_distance", sides="both", span=6),
     Place("prompt_difference", sides="both", span=7),

@@ -7,6 +7,7 @@ from dash import html
 from frontend import beyond, words
 from frontend.attributes import hyphened
 from frontend.contextbar import checkpoint_chip
+from frontend.panel import icon
 from frontend.state import COMPARED, Material, PageState
 
 
@@ -15,7 +16,7 @@ def compared() -> html.Div:
     return html.Div(id="compared", className="slot span-12")
 
 
-def strip(state: PageState, material: Material) -> html.Div:
+def strip(state: PageState, material: Material, search: str | None = "") -> html.Div:
     """The baseline, what stands against it, and room for what is missing."""
     chosen = dict(state.compared)
     parts = [_baseline(state, material)]
@@ -25,8 +26,16 @@ def strip(state: PageState, material: Material) -> html.Div:
         parts.append(
             html.Span(["add", checkpoint_chip(free, None, material)], className="row", **hyphened({"data-free": free}))
         )
-    parts += [html.Span(className="grow"), beyond.control(state.beyond)]
+    parts += [html.Span(className="grow"), beyond.control(state.beyond), _report(search)]
     return html.Div(parts, className="strip who", role="group", **hyphened({"aria-label": "Checkpoints compared"}))
+
+
+def _report(search: str | None) -> html.A:
+    """The page's own query asks for the file: what it shows is what it holds."""
+    told = "One HTML file that opens offline, of every difference that has been asked"
+    return html.A(
+        [icon("down"), "Report"], href=f"/report{search or ''}", download="", className="small-button", title=told
+    )
 
 
 def _baseline(state: PageState, material: Material) -> html.Span:

@@ -25,7 +25,6 @@ def answered(measure: str) -> dict:
 
 def compared() -> dict:
     matching = answered("expert_matching")
-    layers = [{"layer": "0", "matching": {"E0": "E1", "E1": None}, "match_quality": 0.9, "null": {"reason": "none"}}]
     refused = {"measure": "subspace_drift", "title": "Subspace drift", "refused": f"it cannot be: {MARKUP}"}
     return {
         "a": ENDS[0],
@@ -33,7 +32,6 @@ def compared() -> dict:
         "prompts": "four-tasks",
         "command": "moe-geometry compare",
         "matching": matching,
-        "layers": layers,
         "differences": [answered("load_difference"), refused],
     }
 
@@ -41,7 +39,7 @@ def compared() -> dict:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_report_opens_offline_and_draws_everything(browser: Browser, tmp_path: Path, scheme) -> None:
     file = tmp_path / "report.html"
-    file.write_text(build(compared()), "utf-8")
+    file.write_text(build([compared()]), "utf-8")
     context = browser.new_context(offline=True, color_scheme=scheme)
     page, wrong = context.new_page(), []
     page.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
@@ -52,7 +50,7 @@ def test_a_report_opens_offline_and_draws_everything(browser: Browser, tmp_path:
     expect(page.locator("section")).to_have_count(4)
     expect(page.locator("h1")).to_contain_text("onerror")
     assert page.locator("img").count() == 0  # names and sentences are text
-    expect(page.locator("main")).to_contain_text("E1 → none")
+    expect(page.locator("main")).to_contain_text("6 → 7, 7 → none")
     expect(page.locator("main")).to_contain_text("Not compared: it cannot be")
     expect(page.locator("main")).to_contain_text("4,096 tokens")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
