@@ -90,7 +90,7 @@ def check(question: Question, plan: Plan, machine: Machine) -> None:
 
     def otherwise() -> list[tuple[str, int]]:
         prompts = question.prompts.prompts if question.prompts else ()
-        count = prices.most_prompts(prompts, lambda some: need(question, plan.loaded, some).total, machine.memory)
+        count = prices.most_prompts(prompts, lambda some: need(question, plan.loaded, some).total, machine.room)
         fewer = need(question, plan.loaded, prompts[:count]).total
         halved = [
             variant(c, "bf16") if c.precision == "float32" and not c.trace and not c.variant else c for c in plan.loaded

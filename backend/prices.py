@@ -41,6 +41,13 @@ class Machine:
     memory: int
     accelerators: tuple[int, ...] = ()
 
+    @property
+    def room(self) -> int:
+        """What one model and its passes may take: no more than the accelerator has, where there is one."""
+        if not self.accelerators:
+            return self.memory
+        return min(self.memory, self.accelerators[int(self.device.partition(":")[2] or 0)])
+
 
 @dataclass(frozen=True)
 class Need:
@@ -119,7 +126,7 @@ def tokens(prompts: Iterable[Prompt], capture: CaptureOptions) -> int:
 
 def held(wanted: Need, machine: Machine) -> Held:
     """How the model has to be held for this."""
-    if wanted.total <= machine.memory:
+    if wanted.total <= machine.room:
         return "resident"
     several = len(machine.accelerators) > 1 and wanted.total <= sum(machine.accelerators)
     return "device_map" if several else "paged"
@@ -134,10 +141,10 @@ def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Seq
         return
     parts = {"weights": wanted.weights, "one batch": wanted.batch, **wanted.states}
     told = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
-    fits = [f"{other} ({gigabytes(size)})" for other, size in otherwise() if size <= machine.memory]
+    fits = [f"{other} ({gigabytes(size)})" for other, size in otherwise() if size <= machine.room]
     way = f"What would fit: {'; '.join(fits)}." if fits else "Nothing that could be asked instead would fit."
     raise TooLarge(
-        f"{what} needs about {gigabytes(wanted.total)} ({told}); the budget is {gigabytes(machine.memory)}. {way} "
+        f"{what} needs about {gigabytes(wanted.total)} ({told}); the budget is {gigabytes(machine.room)}. {way} "
         "Or raise MOE_GEOMETRY_MEMORY (bytes) if the machine has more, or ask a smaller checkpoint."
     )
 

@@ -42,7 +42,7 @@ def unpacking(method: str | None) -> dict[str, Any]:
     """What to tell transformers' loader, whatever device it finds."""
     if method is None:
         return {}
-    from transformers import FineGrainedFP8Config, Mxfp4Config
+    from transformers.utils.quantization_config import FineGrainedFP8Config, Mxfp4Config
 
     kind = FineGrainedFP8Config if method == "fp8" else Mxfp4Config
     return {"quantization_config": kind(dequantize=True)}

@@ -133,6 +133,16 @@ def _adapter(c: Mapping[str, Any]) -> str:
     return f"{c.get('adapter')}, {'verified' if c.get('verified') else 'not yet verified'}"
 
 
+def _dtype(c: Mapping[str, Any]) -> str:
+    stored, held = c.get("dtype"), c.get("precision")
+    return f"{stored}, held in {held}" if held and held != stored else str(stored)
+
+
+def _weights(c: Mapping[str, Any]) -> str:
+    size = words.size(float(c.get("weight_bytes") or 0))
+    return size if c.get("fetched", True) else f"{size} on the hub, fetched by the first question that reads them"
+
+
 FACTS = (
     ("id", lambda c: c["id"]),
     ("architecture", lambda c: str(c.get("architecture"))),
@@ -140,7 +150,8 @@ FACTS = (
     ("layers × experts", words.shape),
     ("model, expert width", lambda c: f"{c.get('model')}, {c.get('hidden')}"),
     ("parameters", lambda c: f"{c.get('parameters') or 0:,}"),
-    ("dtype", lambda c: str(c.get("dtype"))),
+    ("dtype", lambda c: _dtype(c)),
+    ("weights", lambda c: _weights(c)),
     ("memory, estimated", lambda c: words.size(float(c.get("memory_bytes") or 0))),
     ("adapter", lambda c: _adapter(c)),
     ("fingerprint", lambda c: str(c.get("fingerprint"))[:16]),

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from backend import wire
+from backend.cli.door import Wanted, open_door
 from backend.runners.messages import CaptureTask, Done, EvaluateTask
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
@@ -163,3 +164,26 @@ def test_a_damaged_state_is_told_and_made_anew(live: Live) -> None:
     assert told.status_code == 503 and "missing or damaged; ask again" in told.json()["detail"]
     assert live.answer("coactivation", words)["tokens"] > 0
     assert live.http.get(f"/questions/{key}").status_code == 200
+
+
+def test_the_plan_is_the_price_that_a_question_not_asked_yet_is_answered_with(live: Live) -> None:
+    words = live.add(tiny_olmoe.prompts(20, "planned", start=8800))
+    cost = live.ask("expert_load", words, only_stored=True).json()["cost"]
+    before = len(live.runner.log)
+    with open_door(live.settings) as door:
+        planned = door.plan(Wanted("expert_load", ["tiny"], words))
+    assert {name: planned[name] for name in cost} == cost and not planned["answered"]
+    assert (planned["held"], planned["dtype"], planned["passes"]) == ("resident", "float32", 1)
+    assert len(live.runner.log) == before, "a plan begins nothing"
+
+
+def test_two_ways_of_holding_a_checkpoint_are_asked_over_http(live: Live) -> None:
+    words = live.add(tiny_olmoe.prompts(6, "held twice", start=9900))
+    body = {"measure": "routing_agreement", "checkpoints": ["tiny", "tiny@bf16"], "prompts": words, "wait": 20}
+    reply = live.http.post("/questions", json=body)
+    assert reply.status_code in (200, 202), reply.text
+    if reply.status_code == 202:
+        assert live.ended(reply.json()["job"])["state"] == "done"
+        reply = live.http.get(f"/questions/{reply.json()['key']}")
+    about = reply.json()["provenance"]["checkpoints"]
+    assert [(c["id"], c["precision"]) for c in about] == [("tiny", "float32"), ("tiny@bf16", "bfloat16")]

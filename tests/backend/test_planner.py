@@ -134,8 +134,9 @@ def test_what_would_fit_is_said_and_does_fit() -> None:
 def test_how_a_model_is_held_follows_from_the_room() -> None:
     need = prices.Need(weights=10)
     assert prices.held(need, Machine("cpu", 10)) == "resident"
-    assert prices.held(need, Machine("cuda:0", 6, (6, 6))) == "device_map"
-    assert prices.held(need, Machine("cuda:0", 6, (6,))) == prices.held(need, Machine("cpu", 6)) == "paged"
+    assert prices.held(need, Machine("cuda:0", 100, (12, 6))) == "resident"
+    assert prices.held(need, Machine("cuda:1", 100, (12, 6))) == "device_map"
+    assert prices.held(need, Machine("cuda:0", 100, (6,))) == prices.held(need, Machine("cpu", 6)) == "paged"
 
 
 class Paces:
