@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from dash import html
 
 from frontend.controls import segments
 from frontend.views import Side
@@ -16,10 +17,10 @@ ON = "only"
 NO_P = "no p by layer or cell comes with this measure, so nothing is dimmed"
 
 
-def control(on: bool) -> object:
+def control(on: bool) -> html.Div:
     """Two buttons that write the filter into the address."""
     choices = (("all", "all"), ("beyond chance", ON))
-    return segments("what is drawn in full", "beyond", choices, ON if on else "all", told="in full")
+    return segments("what is drawn in full", "beyond", choices, ON if on else "all", told="show")
 
 
 def filtered(sides: Sequence[Side]) -> tuple[tuple[Side, ...], str]:

@@ -119,6 +119,8 @@ def _matching(told: Mapping[str, Any]) -> str:
     layers, first, second = (axis.labels for axis in answer.axes)
     for layer, likeness in zip(layers, answer.values, strict=True):
         known = np.isfinite(likeness)
+        if (known.sum(-1) > 1).any():
+            return ""  # all pairs: nobody asked who is whose match
         to = [second[row.argmax()] if row.any() else "none" for row in known]
         quality = number(float(likeness[known].mean())) if known.any() else "no data"
         pairs = ", ".join(f"{a} → {b}" for a, b in zip(first, to, strict=True))

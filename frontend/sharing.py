@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +22,7 @@ from frontend.places import Asked, Place, questions
 from frontend.report import build
 from frontend.state import COMPARES, Material, PageState, knob_values, material_of, parse
 
-NOT_ASKED = "it is not asked yet; “Ask what is missing” on the page asks it, and the next report has it."
+NOT_ASKED = "it is not asked yet; its panel on the page “{}” asks it, and the next report has it."
 UNDER_WAY = "it is being measured; take the report again when it is done."
 
 
@@ -45,7 +45,9 @@ def route(client: Client) -> Callable[[Request], Awaitable[Response]]:
 
 async def compared(client: Client, state: PageState, material: Material) -> list[dict[str, Any]]:
     """Each of the others against A, as the command line tells it; raises `Refusal` where nobody is chosen."""
-    matchings = await _found(client, Place(MATCHING, sides="both", knobs=SHOWN), state, material)
+    matched = await _found(client, Place(MATCHING, sides="both", knobs=SHOWN), state, material)
+    # the page's own panel shows all pairs: where nobody asked for the match, that is what the store holds
+    every = await _found(client, Place(MATCHING, sides="both"), state, material)
     places = [
         Place(m["name"], sides="both")
         for m in material.measures
@@ -58,22 +60,20 @@ async def compared(client: Client, state: PageState, material: Material) -> list
             "b": asked.question.checkpoints[1],
             "prompts": state.prompts,
             "command": _command(asked, state, material),
-            "matching": matching,
+            "matching": matching if "answer" in matching else every[at][1],
             "differences": [each[at][1] for each in differences],
         }
-        for at, (asked, matching) in enumerate(matchings)
+        for at, (asked, matching) in enumerate(matched)
     ]
 
 
 async def _found(client: Client, place: Place, state: PageState, material: Material) -> list[tuple[Asked, dict]]:
-    asked = questions(place, state, material)
-    return [
-        (each, _told(material.measure(place.measure) or {}, outcome))
-        for each, outcome in zip(asked, await asyncio.gather(*(_stored(client, each) for each in asked)), strict=True)
-    ]
+    asked, measure = questions(place, state, material), material.measure(place.measure) or {}
+    outcomes = await asyncio.gather(*(_stored(client, each, measure) for each in asked))
+    return [(each, _told(measure, outcome)) for each, outcome in zip(asked, outcomes, strict=True)]
 
 
-async def _stored(client: Client, asked: Asked) -> Answer | str:
+async def _stored(client: Client, asked: Asked, measure: Mapping[str, Any]) -> Answer | str:
     """The answer, or the sentence that says why there is none."""
     try:
         outcome = await client.stored(asked.question)
@@ -81,10 +81,12 @@ async def _stored(client: Client, asked: Asked) -> Answer | str:
         return str(refusal)
     if isinstance(outcome, Answer):
         return outcome
-    return (outcome.refused or NOT_ASKED) if isinstance(outcome, NotAsked) else UNDER_WAY
+    if not isinstance(outcome, NotAsked):
+        return UNDER_WAY
+    return outcome.refused or NOT_ASKED.format(measure.get("family"))
 
 
-def _told(measure: dict[str, Any], outcome: Answer | str) -> dict[str, Any]:
+def _told(measure: Mapping[str, Any], outcome: Answer | str) -> dict[str, Any]:
     described = {name: measure.get(name) for name in ("title", "source", "caveat")}
     return described | ({"refused": outcome} if isinstance(outcome, str) else {"answer": outcome})
 

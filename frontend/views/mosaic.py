@@ -32,9 +32,7 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
         hovertemplate="%{customdata}<extra></extra>" if z.size < 40_000 else "%{z:.3g}<extra></extra>",
         **scale.heatmap(),
     )
-    if any(side.faded is not None for side in sides):
-        dimmed = [np.zeros(s.answer.values.shape) if s.faded is None else s.faded for s in sides]
-        veil(figure, tiles(dimmed, columns, gap)[0] == 1)
+    _dim(figure, sides, columns, gap)
     current = _row(layers, layer)
     for s, side in enumerate(sides):
         for i, name in enumerate(layers):
@@ -54,10 +52,20 @@ def draw(sides: Sequence[Side], scale: Scale, layer: int) -> Figure:
             if here:
                 ends = {"x0": c - 0.5, "x1": c + m - 0.5, "y0": r - 0.5, "y1": r + n - 0.5}
                 shape(figure, "rect", 1, line={"color": T["ink"], "width": 1.5}, **ends)
-    axes(figure, "x", visible=False, range=[-1, z.shape[1]], constrain="domain", constraintoward="left")
-    rows = [z.shape[0], -max(1.4, 0.16 * n)]
-    axes(figure, "y", visible=False, range=rows, scaleanchor="x", constrain="domain", constraintoward="top")
+    _frame(figure, z.shape, n)
     return figure
+
+
+def _frame(figure: Figure, size: tuple[int, ...], n: int) -> None:
+    axes(figure, "x", visible=False, range=[-1, size[1]], constrain="domain", constraintoward="left")
+    rows = [size[0], -max(1.4, 0.16 * n)]
+    axes(figure, "y", visible=False, range=rows, scaleanchor="x", constrain="domain", constraintoward="top")
+
+
+def _dim(figure: Figure, sides: Sequence[Side], columns: int, gap: tuple[int, int]) -> None:
+    if any(side.faded is not None for side in sides):
+        dimmed = [np.zeros(s.answer.values.shape) if s.faded is None else s.faded for s in sides]
+        veil(figure, tiles(dimmed, columns, gap)[0] == 1)
 
 
 def _short(side: Side) -> str:

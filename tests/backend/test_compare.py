@@ -43,8 +43,8 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "data"))
     monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
-    report = tmp_path / "report.html"
-    compare("aux-s1/step-03000", str(renamed), prompts=str(prompts), report=report, as_json=True)
+    report, latex = tmp_path / "report.html", tmp_path / "differences.tex"
+    compare("aux-s1/step-03000", str(renamed), prompts=str(prompts), report=report, latex=latex, as_json=True)
     told = json.loads(capsys.readouterr().out)
     for layer, order in zip(told["layers"], ORDERS, strict=True):
         assert layer["matching"] == {f"E{e}": f"E{to}" for e, to in enumerate(order)}
@@ -55,9 +55,17 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     assert agreement == pytest.approx([1] * len(agreement))
     loads = [value for row in found["load_difference"]["values"] for value in row]
     assert loads == pytest.approx([0] * len(loads), abs=1e-9)
+    tables = latex.read_text("utf-8")
+    assert all(rf"\paragraph{{{each['title']}}}" in tables for each in found.values())
+    assert tables.count(r"\bottomrule") == len(found) and r"corrected $p$" in tables
     assert report.stat().st_size > 1_000_000 and "https://" not in report.read_text("utf-8").split("<script>")[0]
 
 
 def test_a_report_that_is_no_html_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"ends in '.pdf'"):
         compare("a", "b", prompts="p", report=tmp_path / "r.pdf")
+
+
+def test_a_latex_file_under_another_ending_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"ends in '.txt'; it is LaTeX, so .tex"):
+        compare("a", "b", prompts="p", latex=tmp_path / "r.txt")

@@ -1,15 +1,17 @@
 """The compare page's places: two to four checkpoints in one figure, experts in their own order or under their match."""
 
+import httpx
 import numpy as np
 import pytest
 
-from frontend.client import NotAsked
+from frontend.client import Client, NotAsked, Question
 from frontend.filling import compose
 from frontend.pages import differs
 from frontend.pages.compared import strip
 from frontend.panel import plate
 from frontend.places import Place, questions
 from frontend.state import parse
+from tests.frontend.fake_backend import create_fake
 from tests.frontend.schema import checked
 from tests.frontend.test_pages import MATERIAL, filled_at, walk, words_of
 
@@ -112,6 +114,19 @@ async def test_a_refusal_that_came_in_a_job_is_told_like_any_other(full):
     assert "B free 2,000 against A is not drawn: b has 3 layers." in words_of(plate(filled.panel))
     none_left = compose(place, state, MATERIAL, [(asked[0], gone)])
     assert none_left.panel.state == "failed" and none_left.panel.message == "b has 3 layers"
+
+
+async def test_what_a_job_refused_is_known_when_the_page_is_opened_again():
+    fake, ends = create_fake(), ("aux/step-02000", "free/step-02000")
+    job = {"id": "j0", "key": "k", "measure": "load_difference", "checkpoints": list(ends), "prompts": "four-tasks"}
+    fake.state.desk.jobs["j0"] = job | {"state": "failed", "refused": True, "message": "b has 3 layers"}
+    client = Client("http://fake", httpx.ASGITransport(fake))
+    question = Question("load_difference", ends, "four-tasks")
+    found = await client.stored(question)
+    assert isinstance(found, NotAsked) and found.refused == "b has 3 layers" and found.cost["tokens"] == 4096
+    fake.state.desk.jobs["j0"] |= {"refused": False, "message": "The worker was killed."}
+    assert (await client.stored(question)).refused == ""
+    await client.close()
 
 
 async def test_matched_to_a_each_of_the_others_is_moved_by_a_matching_of_its_own(full):

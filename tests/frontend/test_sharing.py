@@ -11,6 +11,7 @@ from frontend.app import create_app
 from frontend.menu import FILES, MOST_CELLS, _command, _lines
 from frontend.panel import Panel
 from frontend.places import Place
+from frontend.report import build
 from frontend.views import Side
 from tests.frontend.fake_backend import create_fake
 from tests.frontend.test_compare_page import FOUR
@@ -44,8 +45,18 @@ async def test_a_report_is_one_file_of_every_difference_of_each_against_the_base
 async def test_taking_a_report_asks_nothing_and_names_what_is_missing():
     fake = create_fake()
     response = await taken(fake, THREE)
-    assert response.text.count("Not compared: it is not asked yet") == 4
+    assert response.text.count("Not compared: it is not asked yet; its panel on the page “compare” asks it") == 4
     assert not fake.state.desk.jobs and all(asked["only_stored"] for asked in fake.state.desk.asked)
+
+
+async def test_all_pairs_of_experts_are_drawn_and_called_nobodys_match(make_answer, axis):
+    def told(values):
+        answer = make_answer(values, [axis("layer", 1), axis("expert", 2), axis("expert_b", 2)])
+        pair = {"a": "one", "b": "other", "prompts": "some", "command": "moe-geometry compare", "differences": []}
+        return build([pair | {"matching": {"answer": answer}}]).split("<script>")[0]
+
+    assert "Which expert is which" not in told([[[0.9, 0.1], [0.2, 0.8]]])
+    assert "0 → 1, 1 → none" in told([[[np.nan, 0.9], [np.nan, np.nan]]])
 
 
 async def test_who_cannot_be_compared_says_why_in_the_report():
