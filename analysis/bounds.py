@@ -9,8 +9,9 @@ from jaxtyping import Float
 from scipy.stats import t as student
 from torch import Tensor
 
-Scale = Literal["as it is", "share", "squared correlation"]
-"""What a value is, where that says how its error grows with it: a share of tokens, or a square of a correlation."""
+Scale = Literal["as it is", "share", "squared correlation", "distance"]
+"""What a value is, where that says how its error grows with it: a share of tokens, the square of a correlation, or the
+root of what adds up, whose error has no slope at 0."""
 
 LEVEL = 0.95
 
@@ -18,6 +19,7 @@ SAID = {
     "as it is": "",
     "share": ", score bounds of a share",
     "squared correlation": ", on the scale of Fisher's z of its root",
+    "distance": ", on the scale of its square",
 }
 """What an interval's method says of its scale."""
 
@@ -74,6 +76,22 @@ def squared(z: Float[Tensor, "*case"]) -> Float[Tensor, "*case"]:
         Fisher 1921.
     """
     return z.sign() * z.tanh().square()
+
+
+def rooted(square: Float[Tensor, "*case"]) -> Float[Tensor, "*case"]:
+    """Back from the square of a distance, of which no bound is below 0.
+
+    Returns:
+        0 or more, in the unit of the distance.
+
+    Source:
+        Ours.
+    """
+    return square.clamp(min=0).sqrt()
+
+
+EVEN = {"squared correlation": (fisher_root, squared), "distance": (torch.square, rooted)}
+"""To the scale on which the error is even, and back."""
 
 
 def score_bounds(

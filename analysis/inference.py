@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from analysis.alignment import aligned
-from analysis.bounds import LEVEL, SAID, Scale, fisher_root, quantile, score_bounds, spread, squared
+from analysis.bounds import EVEN, LEVEL, SAID, Scale, quantile, score_bounds, spread
 from analysis.errors import BadDeclaration, TooFew
 from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
 from analysis.statistic import get as get_statistic
+from analysis.token_rows import STRETCHES
 
 FEWEST_BLOCKS = 4
+FEWEST_TOKENS = 5 * STRETCHES
+"""Of a prompt that has an interval of its own: in simulations those of 16 tokens held only 90 %."""
 SOFT_REASON = "every token uses every expert (k = E): there is no selection to count"
 
 
@@ -60,7 +63,9 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
         unit=measure.unit,
         null=null,
         interval=interval,
-        caveats=tuple(c for c in (measure.caveat, *raw.caveats, *unmatched, *_unbounded(raw.values, interval)) if c),
+        caveats=tuple(
+            c for c in (measure.caveat, *raw.caveats, *unmatched, *_unbounded(measure, raw.values, interval)) if c
+        ),
         facts={**raw.facts, **found},
         tokens=tokens,
         prompts=prompts,
@@ -97,9 +102,10 @@ def jackknife(
     if scale == "share":
         of = torch.full_like(full, torch.nan) if trials is None else trials
         return full, *score_bounds(full, spread(parts), of, reach)
-    if scale == "squared correlation":
-        z, half = fisher_root(full), reach * spread(fisher_root(parts))
-        return full, squared(z - half), squared(z + half)
+    if scale in EVEN:
+        there, back = EVEN[scale]
+        half = reach * spread(there(parts))
+        return full, back(there(full) - half), back(there(full) + half)
     centre = count * full - (count - 1) * parts.mean(0) if plug_in else full
     half = reach * spread(parts)
     return centre, centre - half, centre + half
@@ -186,8 +192,9 @@ def _null(
     return Null(_numpy(chance.mean), _numpy(chance.low), _numpy(chance.high), chance.how, p), chance.facts
 
 
-def _without(side: Inputs, block: int) -> Inputs:
-    return replace(side, states={name: state.without_block(block) for name, state in side.states.items()})
+def _without(side: Inputs, unit: int, of_tokens: bool) -> Inputs:
+    left = {name: s.without_stretch(unit) if of_tokens else s.without_block(unit) for name, s in side.states.items()}
+    return replace(side, states=left)
 
 
 def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Values) -> Interval | Reason:
@@ -195,6 +202,8 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
         return Reason("exact: reads weights only")
     if why := measure.why_no_interval(knobs):
         return Reason(why)
+    if measure.of_each_prompt:
+        return _interval_of_each_prompt(measure, sides, knobs, full)
     blocks = tuple(sorted({block for side in sides for state in side.states.values() for block in state.blocks}))
     if len(blocks) < FEWEST_BLOCKS:
         return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")
@@ -211,18 +220,42 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     return Interval(_numpy(low), _numpy(high), LEVEL, how)
 
 
-def _unbounded(values: Tensor, interval: Interval | Reason) -> tuple[str, ...]:
+def _interval_of_each_prompt(
+    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], full: Values
+) -> Interval | Reason:
+    """One prompt's value varies with the tokens it might have had. Neighbours are alike, so stretches are left out."""
+    value = lambda unit: full.values if unit is None else _left_out(measure, sides, knobs, unit)  # noqa: E731
+    try:
+        _, low, high = jackknife(value, tuple(range(STRETCHES)), scale=measure.scale)
+    except TooFew as error:
+        return Reason(f"not defined with a stretch of each prompt left out: {error}")
+    state = next(iter(sides[0].states.values()))
+    short = torch.bincount(state["prompt"], minlength=len(full.values)) < FEWEST_TOKENS
+    # Stretches that all say the same say nothing of the spread.
+    silent = short.view(-1, *[1] * (full.values.ndim - 1)) | (low == high)
+    low, high = (bound.masked_fill(silent, math.nan) for bound in (low, high))
+    how = f"delete-one-stretch jackknife over {STRETCHES} stretches of each prompt's tokens, Student t"
+    how += f"{SAID[measure.scale]}; NaN for prompts of fewer than {FEWEST_TOKENS} tokens and without a difference"
+    return Interval(_numpy(low), _numpy(high), LEVEL, how)
+
+
+def _unbounded(measure: Measure, values: Tensor, interval: Interval | Reason) -> tuple[str, ...]:
     if isinstance(interval, Reason):
         return ()
     known = ~np.isnan(_numpy(values))
     lost = int((known & np.isnan(interval.low)).sum())
     if not lost:
         return ()
-    return (f"No interval for {lost} of {int(known.sum())} values: undefined without one of the blocks of prompts.",)
+    why = "undefined without one of the blocks of prompts"
+    if measure.of_each_prompt:
+        why = f"their prompts have fewer than {FEWEST_TOKENS} tokens, or no stretch of them says anything else"
+    return (f"No interval for {lost} of {int(known.sum())} values: {why}.",)
 
 
-def _left_out(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], block: int) -> Tensor:
-    return _values(_call(measure.function, measure, tuple(_without(s, block) for s in sides), knobs)).values
+def _left_out(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], unit: int) -> Tensor:
+    return _values(
+        _call(measure.function, measure, tuple(_without(s, unit, measure.of_each_prompt) for s in sides), knobs)
+    ).values
 
 
 def _nothing_selected(measure: Measure, sides: tuple[Inputs, ...], tokens: int, prompts: int) -> Result:

@@ -120,6 +120,7 @@ class Measure:
     needs_selection: bool
     plug_in: bool
     scale: Scale
+    of_each_prompt: bool
     slow: bool
     slow_if: Mapping[str, Any] = field(default_factory=dict)
     no_interval_if: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
@@ -186,6 +187,7 @@ def measure(
     needs_selection: bool = False,
     plug_in: bool = False,
     scale: Scale = "as it is",
+    of_each_prompt: bool = False,
     slow: bool = False,
     slow_if: Mapping[str, Any] | None = None,
     no_interval_if: Mapping[str, Mapping[Any, str]] | None = None,
@@ -194,9 +196,10 @@ def measure(
 
     `interval` and `null` are reasons for having none. `needs_selection` fills NaN, with that reason, for a fully soft
     router. `plug_in` asks for the bias-corrected centre in the jackknife; `scale` says what kind of number it is, where
-    its error depends on how large it is, so that bounds are found where it does not. `slow` keeps it out of the lane of
-    short questions; `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that
-    leave no interval and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
+    its error depends on how large it is, so that bounds are found where it does not. `of_each_prompt`: each row is one
+    prompt, and what is left out are stretches of its tokens. `slow` keeps it out of the lane of short questions;
+    `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that leave no interval
+    and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
 
     Returns:
         A decorator that gives the registered `Measure`.
@@ -216,8 +219,16 @@ def measure(
         _check_knobs(name, knobs, slow_if or {}, no_interval_if or {})
         if scale not in SAID or (plug_in and scale != "as it is"):
             raise BadDeclaration(f"measure {name!r}: scale {scale!r}; known: {', '.join(SAID)}, plug-in as it is only")
-        about = (title, question, unit, family, source)
-        rules = (interval, null, needs_selection, plug_in, scale, slow, dict(slow_if or {}), dict(no_interval_if or {}))
+        if of_each_prompt and any(set(statistics()[s].groups) != {"token"} for s in read):
+            raise BadDeclaration(
+                f"measure {name!r}: of each prompt it can be only of what is kept token by token: {read}"
+            )
+        about, slow_for, none_for = (
+            (title, question, unit, family, source),
+            dict(slow_if or {}),
+            dict(no_interval_if or {}),
+        )
+        rules = (interval, null, needs_selection, plug_in, scale, of_each_prompt, slow, slow_for, none_for)
         _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
         return _REGISTRY[name]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analysis.errors import TooFew
@@ -85,22 +86,52 @@ def token_outcomes(
     Source:
         Ours.
     """
-    experts, weighted = pairs.shape[1], a.shape.soft or b.shape.soft
+    weighted, experts = a.shape.soft or b.shape.soft, pairs.shape[1]
+    one, other = (
+        _placed(side, names, weighted, side.token_routes["prompt"] == prompt)
+        for side, names in zip((a, b), _names(a, b, pairs), strict=True)
+    )
+    empty = [torch.zeros(*place.shape[:2], experts + 3, dtype=torch.float64) for place, _ in (one, other)]
+    return empty[0].scatter_add_(-1, *one)[..., :-1], empty[1].scatter_add_(-1, *other)[..., :-1]
+
+
+def prompt_outcomes(
+    a: Inputs, b: Inputs, pairs: Partners
+) -> tuple[Float[Tensor, "prompt layer outcome"], Float[Tensor, "prompt layer outcome"]]:
+    """The outcomes of all tokens of each prompt together: what `token_outcomes` gives, summed.
+
+    Returns:
+        Selections, or combine weights if a side is fully soft; identity experts are no outcome.
+
+    Source:
+        Ours: without a table of outcomes for each token.
+    """
+    weighted = a.shape.soft or b.shape.soft
+    size = (len(a.token_routes.prompts), len(pairs), pairs.shape[1] + 3)
+    found = []
+    for side, names in zip((a, b), _names(a, b, pairs), strict=True):
+        place, given = _placed(side, names, weighted, slice(None))
+        cell = side.token_routes["prompt"][:, None, None] * size[1] + torch.arange(size[1])[:, None]
+        total = torch.bincount((cell * size[2] + place).flatten(), given.flatten(), minlength=math.prod(size))
+        found.append(total.double().view(size)[..., :-1])
+    return found[0], found[1]
+
+
+def _names(a: Inputs, b: Inputs, pairs: Partners) -> tuple[Int[Tensor, "layer name"], Int[Tensor, "layer name_b"]]:
+    """The outcome that each expert of a side is; a column more for identity experts, whose outcome is cut off."""
+    experts = pairs.shape[1]
     own = torch.where(pairs != ALONE, torch.arange(experts), experts)
     theirs = torch.full((len(pairs), b.shape.experts), experts + 1, dtype=torch.int64)
     for layer, partner in enumerate(pairs):
         theirs[layer, partner[partner != ALONE]] = (partner != ALONE).nonzero()[:, 0]
-    return _named(a, own, prompt, weighted, experts + 2), _named(b, theirs, prompt, weighted, experts + 2)
+    nobody = torch.full((len(pairs), 1), experts + 2, dtype=torch.int64)
+    return torch.cat([own, nobody], -1), torch.cat([theirs, nobody], -1)
 
 
-def _named(
-    side: Inputs, names: Int[Tensor, "layer expert"], prompt: int, weighted: bool, outcomes: int
-) -> Float[Tensor, "token layer outcome"]:
-    rows = side.token_routes["prompt"] == prompt
+def _placed(
+    side: Inputs, names: Int[Tensor, "layer name"], weighted: bool, rows: Bool[Tensor, " token"] | slice
+) -> tuple[Int[Tensor, "chosen layer k"], Float[Tensor, "chosen layer k"]]:
+    """The outcome of each selection of these tokens, and what it counts; that of identity experts is the last."""
     indices = side.token_routes["indices"][rows].long()
     given = side.token_routes["weights"][rows].double() if weighted else torch.ones(indices.shape, dtype=torch.float64)
-    # Identity experts share a column of their own, which is cut off.
-    names = torch.cat([names, torch.full((len(names), 1), outcomes, dtype=torch.int64)], -1)
-    place = names[torch.arange(len(names))[:, None], indices.clamp(max=names.shape[1] - 1)]
-    found = torch.zeros(*indices.shape[:2], outcomes + 1, dtype=torch.float64)
-    return found.scatter_add_(-1, place, given)[..., :outcomes]
+    return names[torch.arange(len(names))[:, None], indices.clamp(max=names.shape[1] - 1)], given

@@ -60,6 +60,10 @@ class State:
         keep = [row for row, b in enumerate(self.prompts.blocks) if b != block]
         return self._resampled(keep, partial(_without_block, block))
 
+    def without_stretch(self, stretch: int) -> State:
+        """The state as if this stretch of each prompt's tokens had never been run, for what is kept token by token."""
+        return replace(self, arrays=token_rows.without_stretch(self.arrays, stretch))
+
     def take(self, rows: list[int]) -> State:
         """The state of these prompts only, in this order; refuses to split what is kept by block."""
 

@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+STRETCHES = 8
+"""Each prompt's tokens fall into so many stretches of neighbours, as even as can be."""
+
 
 def united(
     left: Mapping[str, Tensor], right: Mapping[str, Tensor], rows: tuple[list[int], list[int]]
@@ -47,6 +50,26 @@ def of_prompts(arrays: Mapping[str, Tensor], rows: list[int]) -> dict[str, Shape
     prompt = place[arrays["prompt"]]
     kept = prompt >= 0
     return _ordered({name: (prompt if name == "prompt" else array)[kept] for name, array in arrays.items()})
+
+
+def without_stretch(arrays: Mapping[str, Tensor], stretch: int) -> dict[str, Shaped[Tensor, "token ..."]]:
+    """All tokens but this stretch of each prompt.
+
+    Args:
+        arrays: Arrays with the axis "token" first, by prompt and position.
+        stretch: 0 to STRETCHES - 1.
+
+    Returns:
+        The same arrays; a prompt of fewer tokens than stretches lacks some of these.
+
+    Source:
+        Ours; stretches, since neighbouring tokens are alike: Kuensch 1989.
+    """
+    prompt = arrays["prompt"]
+    sizes = torch.bincount(prompt)
+    place = torch.arange(len(prompt)) - (sizes.cumsum(0) - sizes)[prompt]
+    kept = place * STRETCHES // sizes[prompt] != stretch
+    return {name: array[kept] for name, array in arrays.items()}
 
 
 def _ordered(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:

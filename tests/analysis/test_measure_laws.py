@@ -188,10 +188,16 @@ def _with_a_spectrum(batch):
     return dataclasses.replace(batch, expert_input=batch.expert_input * 2.0 ** -torch.arange(batch.shape.model))
 
 
-def _prompt_length(measure):
-    """12 tokens, or as few as 64 prompts can have that all fit into a layer's sample: a full one says no more."""
+def _whole_and_quarter(measure):
+    """64 prompts of 12 tokens, or of as few as all fit into a layer's sample, which says no more when full; and 16.
+
+    A quarter of each prompt where the value is of one prompt.
+    """
+    if measure.of_each_prompt:
+        return (160,) * 8, (40,) * 8
     specs = get_statistic(measure.statistics[0]).groups.get("sample", {}).values()
-    return min([12] + [spec.axes[1] // 64 for spec in specs if spec.axes[1] != "expert"])
+    length = min([12] + [spec.axes[1] // 64 for spec in specs if spec.axes[1] != "expert"])
+    return (length,) * 64, (length,) * 16
 
 
 WITH_INTERVAL = [name for name in OF_TOKENS if not measures()[name].interval_reason]
@@ -202,12 +208,10 @@ WITH_INTERVAL = [name for name in OF_TOKENS if not measures()[name].interval_rea
 def test_a_quarter_of_the_tokens_widens_the_interval(name, world):
     """A quarter of the prompts: d is already in standard deviations, so fewer tokens a prompt do not widen it."""
     measure, widths = get(name), []
-    for prompts in (64, 16):
+    for lengths in _whole_and_quarter(measure):
         found = []
         for seed in range(5):
-            sides = world.inputs_for(
-                measure, seed, lengths=(_prompt_length(measure),) * prompts, change=_with_a_spectrum
-            )
+            sides = world.inputs_for(measure, seed, lengths=lengths, change=_with_a_spectrum)
             interval = evaluate(measure, sides, by_number(measure)).interval
             found.append(np.nanmean(interval.high - interval.low))
         widths.append(np.mean(found))
