@@ -11,7 +11,7 @@ from torch import Tensor
 from analysis.loads import NO_TOKENS
 from analysis.matching import ALONE, Matching, Partners, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
-from analysis.nulls import beyond_chance
+from analysis.nulls import beyond, beyond_chance
 from analysis.outcomes import outcomes
 
 DRAWS = 999
@@ -68,12 +68,12 @@ def null(a: Inputs, b: Inputs, *, count: Count, matching: Matching, generator: t
     """Each prompt's two routings exchanged or not by the toss of a coin, experts paired as they are.
 
     Returns:
-        Differences of load: mean 0 and 95 % band per expert; fact `sign-flip p` for the sum of squares of all cells;
-        the p of each cell, corrected for all of them.
+        Differences of load: mean 0 and 95 % band per expert. Facts: `sign-flip p` for the sum of squares of all cells;
+        layers whose own sum is beyond the largest of all layers by chance. The p of each cell, corrected for all.
 
     Source:
-        Fisher 1935, paired exchange; p = (1 + draws at least as large) / (1 + draws). Max-statistic over cells, each in
-        standard deviations: Westfall & Young 1993.
+        Fisher 1935, paired exchange; p = (1 + draws at least as large) / (1 + draws). Max-statistic over layers, and
+        over cells, each in standard deviations: Westfall & Young 1993.
     """
     pairs = partners(a, b, matching)
     first, second = outcomes(a, b, pairs, count)
@@ -88,7 +88,10 @@ def null(a: Inputs, b: Inputs, *, count: Count, matching: Matching, generator: t
     p = (1 + int((sizes >= observed.square().nansum() - 1e-12).sum())) / (1 + DRAWS)
     how = f"{DRAWS} random exchanges of the two sides within each of {len(first)} prompts"
     by_cell = beyond_chance(observed.abs().flatten(), drawn.abs().flatten(1)).view_as(observed)
-    return Chance(torch.zeros_like(half), -half, half, how, {"sign-flip p": p}, by_cell)
+    by_layer = beyond_chance(observed.square().nansum(-1), drawn.square().nansum(-1))
+    layers, _ = beyond(by_layer)
+    facts = {"layers that differ beyond chance (max-statistic)": f"{layers} of {len(by_layer)}", "sign-flip p": p}
+    return Chance(torch.zeros_like(half), -half, half, how, facts, by_cell)
 
 
 def _difference(

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analysis.alignment import same_width
-from analysis.manifolds.grassmann import geodesic, principal_angles, random_angles
+from analysis.exchange import apart, moved
+from analysis.manifolds.grassmann import geodesic, random_angles
 from analysis.matching import ALONE, Matching, Partners, in_order, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import central_band
@@ -52,13 +53,15 @@ def subspace_drift(
     Caveat:
         Few rows put any two subspaces apart: two facts are of the same number of rows, of different prompts, between
         the sides and between two halves of one side's tokens. Only what the first has above the second moved. Its
-        interval is too wide where rows are few: with a block of prompts left out, everything is farther apart.
+        interval is too wide where rows are few: with a block of prompts left out, everything is farther apart. The p
+        asks whether any expert moved at all: it is 1/128 at least, after all 127 exchanges of blocks of prompts; where
+        experts are many fewer are tried (19, so 1/20 at least), since each costs two subspaces an expert.
     """
     model = same_width(a, b, "subspaces")
     pairs = partners(a, b, matching)
     size = _size((a, b), n, model)
     first, second = (bases(side.routed_rows, size, weighting) for side in (a, b))
-    values = _apart(first, in_order(pairs, second))
+    values = apart(first, in_order(pairs, second))
     lost = torch.cat([first, second], 1).flatten(2).isnan().any(-1)
     facts: dict[str, int | float | str] = told(pairs, matching) | {
         "axes": size.axes,
@@ -75,11 +78,12 @@ def null(
     """Distances of independent uniformly random subspaces.
 
     Returns:
-        Mean and central 95 % band, the same for all. Facts: mean distances of two halves of the prompts, within one
-        side and between both, and how many experts are farther apart between them.
+        Mean and central 95 % band, the same for all: where unrelated experts lie. Facts: layers that moved beyond what
+        sides show that exchanged blocks of prompts, and the p of that; mean distances of two halves of the prompts,
+        within one side and between both, and how many experts are farther apart between them.
 
     Source:
-        Absil, Edelman & Koev 2006, drawn from the matrix-variate Beta. Halves: ours.
+        Absil, Edelman & Koev 2006, drawn from the matrix-variate Beta. Exchange: Fisher 1935. Halves: ours.
     """
     model = same_width(a, b, "subspaces")
     axes = _size((a, b), n, model).axes
@@ -87,7 +91,7 @@ def null(
     how = f"{DRAWS:,} pairs of random {axes}-dimensional subspaces in {model} dimensions"
     within, between = _halves(a, b, partners(a, b, matching), n, weighting)
     both = ~(between - within).isnan()
-    facts = {
+    facts = moved((a, b), partners(a, b, matching), n, weighting, generator) | {
         "between halves of one side": float(within[both].mean()),
         "between halves of both sides": float(between[both].mean()),
         "experts farther apart than their own halves": f"{int((between > within).sum())} of {int(both.sum())}",
@@ -99,15 +103,6 @@ def _size(sides: tuple[Inputs, ...], n: int, model: int) -> Cut:
     return cut(torch.cat([row_counts(side.routed_rows) for side in sides], -1), n, model, True)
 
 
-def _apart(
-    first: Float[Tensor, "layer expert n model"], second: Float[Tensor, "layer expert n model"]
-) -> Float[Tensor, "layer expert"]:
-    known = ~torch.stack([first, second]).flatten(3).isnan().any(-1).any(0)
-    found = torch.full(known.shape, torch.nan, dtype=torch.float64)
-    found[known] = geodesic(principal_angles(first[known], second[known]))
-    return found
-
-
 def _halves(
     a: Inputs, b: Inputs, pairs: Partners, n: int, weighting: Weighting
 ) -> tuple[Float[Tensor, "layer expert"], Float[Tensor, "layer expert"]]:
@@ -117,5 +112,5 @@ def _halves(
     size = cut(torch.cat(counts, -1), n, a.shape.model, True, _PER_AXIS_OF_HALF)
     own = [bases(a.routed_rows, size, weighting, part) for part in parts]
     other = [in_order(pairs, bases(b.routed_rows, size, weighting, part)) for part in parts]
-    within = (_apart(own[0], own[1]) + _apart(other[0], other[1])) / 2
-    return within, (_apart(own[0], other[1]) + _apart(other[0], own[1])) / 2
+    within = (apart(own[0], own[1]) + apart(other[0], other[1])) / 2
+    return within, (apart(own[0], other[1]) + apart(other[0], own[1])) / 2

@@ -46,6 +46,7 @@ def test_a_planted_shift_lies_outside_the_band(world):
     assert result.values[0, 0] < result.null.low[0, 0]
     assert (result.values[1:] == 0).all()
     assert result.facts["sign-flip p"] == 1 / 1000
+    assert result.facts["layers that differ beyond chance (max-statistic)"] == "1 of 3"
     assert result.null.p[0, 0] == 1 / 1000
     assert (result.null.p[1:] == 1).all()
 
