@@ -125,10 +125,12 @@ def _announced(name: str, revision: str | None, settings: Settings, digests: Dig
 
 def _check_announced(path: Path, name: str, digests: Digests) -> None:
     """The hub's cache calls a large file by the SHA-256 that was announced; what is not that file is thrown away."""
-    blob = path.resolve()
-    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and digests.of(blob) != blob.name:
-        path.unlink()
-        blob.unlink()
+    if not path.is_symlink():  # a cache without links does not say it; the fingerprint still does
+        return
+    blob, content = path.parent / path.readlink(), path.resolve()  # a blob may lie in a store that caches share
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and digests.of(path) != blob.name:
+        for each in (content, blob, path):
+            each.unlink(missing_ok=True)
         raise Unavailable(
             f"What came as {path.name} of {name} is not the file that the hub announced (SHA-256 {blob.name[:12]}...); "
             "it was thrown away. Ask again."

@@ -55,9 +55,7 @@ def checkpoints(settings: Settings) -> Iterator[Checkpoints]:
         yield Checkpoints(settings, store)
 
 
-def test_inspecting_and_registering_read_headers_and_leave_the_weights(
-    hub: FakeHub, settings: Settings, checkpoints: Checkpoints, model: Path
-) -> None:
+def test_registering_leaves_the_weights(hub: FakeHub, settings: Settings, checkpoints: Checkpoints) -> None:
     seen = inspect(NAME, settings)
     assert (seen.id, seen.revision, seen.experts, seen.moe_layers) == (NAME, hub.branches[NAME, "main"], 4, 2)
     kept = checkpoints.register(NAME)
@@ -130,6 +128,18 @@ def test_other_bytes_than_announced_are_thrown_away(hub: FakeHub, checkpoints: C
     assert checkpoints.bring(checkpoints.find(NAME), silent).fetched
 
 
+def test_a_file_that_caches_share_under_another_name_is_what_was_announced(
+    hub: FakeHub, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    kept = checkpoints.register(NAME)
+    here = checkpoints.bring(kept, silent)
+    blob, shared = (Path(here.folder) / WEIGHTS).resolve(), tmp_path / ("ab" * 32)
+    blob.rename(shared)
+    blob.symlink_to(shared)
+    again = checkpoints.bring(kept, silent)
+    assert again.fingerprint == here.fingerprint and shared.is_file() and len(hub.fetched()) == 1
+
+
 def test_a_download_can_be_cancelled(hub: FakeHub, checkpoints: Checkpoints) -> None:
     def stop(stage: str, fraction: float) -> None:
         raise TaskCancelled("cancelled")
@@ -184,10 +194,6 @@ def test_a_token_that_lies_on_the_disk_is_not_taken(
     assert {seen.token for seen in hub.seen} == {None}
 
 
-def as_pickle(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-
-
 def cut(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-5000])
 
@@ -195,7 +201,10 @@ def cut(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (as_pickle, r"no safetensors file, only pytorch_model\.bin; pickles run code .* convert it: python -c .*tiny'"),
+        (
+            lambda f: (f / WEIGHTS).unlink(),
+            r"no safetensors file, only pytorch_model\.bin; pickles run code .* convert it: python -c .*tiny'",
+        ),
         (lambda f: (f / "config.json").unlink(), r"on the hub has no config\.json"),
         (lambda f: (f / "config.json").write_text('{"hidden_size": 4}'), "names no `model_type`"),
         (lambda f: (f / "config.json").write_text("{"), "is not JSON"),
