@@ -12,7 +12,7 @@ from analysis.linalg import principal_axes
 from analysis.manifolds.grassmann import geodesic, principal_angles
 from analysis.matching import ALONE, Partners
 from analysis.measure import Inputs
-from analysis.nulls import beyond_chance
+from analysis.nulls import beyond, beyond_chance
 from analysis.slots import BLOCKS
 from analysis.spec import EMPTY
 from analysis.statistic import State
@@ -62,9 +62,9 @@ def moved(
         found = torch.cat([_distances(rows, size, part) for part in ways.split(_at_once(rows, size))])
         means.append(found.masked_fill(found.isnan().any(0), torch.nan).nanmean(-1))
     observed, *drawn = torch.stack(means, 1)
-    beyond, p = beyond_chance(observed, torch.stack(drawn)) if drawn else (torch.zeros(len(pairs)), float("nan"))
+    found, p = beyond(beyond_chance(observed, torch.stack(drawn))) if drawn else (0, float("nan"))
     return {
-        "layers that moved beyond exchange (max-statistic)": f"{int(beyond.sum())} of {len(pairs)}",
+        "layers that moved beyond exchange (max-statistic)": f"{found} of {len(pairs)}",
         "exchanges of blocks of prompts": len(drawn),
         "sign-flip p": p,
     }

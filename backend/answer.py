@@ -33,6 +33,7 @@ from backend.runners.messages import (
     SideFiles,
     Task,
 )
+from backend.settings import Paging
 from backend.store import Store
 from backend.store.arrays import Artifact
 
@@ -69,10 +70,10 @@ class Ticket:
 class Answering:
     """Answers questions from the store, or through the runner into the store."""
 
-    def __init__(self, store: Store, runner: Runner, memory_budget: int, bring: Bring):
+    def __init__(self, store: Store, runner: Runner, memory_budget: int, bring: Bring, paging: Paging = "auto"):
         self._store = store
         self._runner = runner
-        self._machine = Machine(runner.device, memory_budget, accelerators(runner.device))
+        self._machine = Machine(runner.device, memory_budget, accelerators(runner.device), paging)
         self._bring = bring
         self._passes = _Passes()
 
@@ -83,7 +84,7 @@ class Answering:
 
     def plan(self, question: Question) -> planner.Plan:
         """What it would take; raises `TooLarge` where the machine cannot pay it."""
-        plan = planner.plan(question, self._store)
+        plan = planner.plan(question, self._store, self._machine)
         planner.check(question, plan, self._machine)
         return plan
 

@@ -8,7 +8,7 @@ shards, and two sets share what they share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from analysis.slots import SLOTS
@@ -64,8 +64,8 @@ class Plan:
     price: Price
 
 
-def plan(question: Question, kept: Kept) -> Plan:
-    """What is stored and what is missing for this question."""
+def plan(question: Question, kept: Kept, machine: Machine | None = None) -> Plan:
+    """What is stored and what is missing for this question; on a machine that pages, less of a model is held."""
     sides = tuple(side(question, checkpoint, kept) for checkpoint in question.checkpoints)
     running = [part.checkpoint for part in sides if part.missing]
     reads_weights = len(question.measure.statistics) < len(question.measure.reads)
@@ -73,12 +73,14 @@ def plan(question: Question, kept: Kept) -> Plan:
     away = sum(checkpoint.weight_bytes for checkpoint in loaded if not checkpoint.fetched)
     missing = sum(tokens(part, question.capture) for part in sides)
     prompts = question.prompts.prompts if question.prompts else ()
-    return Plan(sides, loaded, Price(len(running), missing, need(question, loaded, prompts), away))
+    return Plan(sides, loaded, Price(len(running), missing, need(question, loaded, prompts, machine), away))
 
 
-def need(question: Question, loaded: Sequence[Checkpoint], prompts: Sequence[Prompt]) -> Need:
+def need(
+    question: Question, loaded: Sequence[Checkpoint], prompts: Sequence[Prompt], machine: Machine | None = None
+) -> Need:
     """Bytes at the peak, were the question asked on these prompts."""
-    each = [prices.need(c, question.measure.statistics, prompts, question.capture) for c in loaded]
+    each = [prices.need(c, question.measure.statistics, prompts, question.capture, machine) for c in loaded]
     # Router rows are copied; the experts' matrices stay in their models, and all sides are compared at once.
     if EXPERT_SLOTS & set(question.measure.reads):
         return sum(each, Need())
@@ -87,18 +89,22 @@ def need(question: Question, loaded: Sequence[Checkpoint], prompts: Sequence[Pro
 
 def check(question: Question, plan: Plan, machine: Machine) -> None:
     """Raises `TooLarge` where the question does not fit, naming what of it would."""
+    prompts = question.prompts.prompts if question.prompts else ()
+
+    def size(loaded: Sequence[Checkpoint], some: Sequence[Prompt], on: Machine = machine) -> int:
+        return need(question, loaded, some, on).total
 
     def otherwise() -> list[tuple[str, int]]:
-        prompts = question.prompts.prompts if question.prompts else ()
-        count = prices.most_prompts(prompts, lambda some: need(question, plan.loaded, some).total, machine.room)
-        fewer = need(question, plan.loaded, prompts[:count]).total
+        count = prices.most_prompts(prompts, lambda some: size(plan.loaded, some), machine.room)
+        fewer = (f"at most {count} of the {len(prompts)} prompts", size(plan.loaded, prompts[:count]))
         halved = [
             variant(c, "bf16") if c.precision == "float32" and not c.trace and not c.variant else c for c in plan.loaded
         ]
         wider = [c.id for c, half in zip(plan.loaded, halved, strict=True) if c is not half]
-        names = " and ".join(f"{name}@bf16" for name in wider)
-        half = [(names, need(question, halved, prompts).total)] if wider else []
-        return half + ([(f"at most {count} of the {len(prompts)} prompts", fewer)] if count else [])
+        half = (" and ".join(f"{name}@bf16" for name in wider), size(halved, prompts))
+        paged = ("MOE_GEOMETRY_PAGING=always", size(plan.loaded, prompts, replace(machine, paging="always")))
+        rest = [paged] if machine.paging != "always" and not plan.price.need.paged else []
+        return ([half] if wider else []) + rest + ([fewer] if count else [])
 
     names = " and ".join(checkpoint.id for checkpoint in plan.loaded)
     prices.check(f"{question.measure.name} of {names}", plan.price.need, machine, otherwise)

@@ -11,7 +11,9 @@ from analysis.statistic import Statistic, statistics
 from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
+from backend.paging.choice import pages, weights_bytes
 from backend.prompts import Prompt
+from backend.settings import Paging
 from backend.sizes import gigabytes
 
 CHARACTERS_A_TOKEN = 4
@@ -23,8 +25,6 @@ DEAR = frozenset({"gate", "experts", "backward"})
 
 Held = Literal["resident", "device_map", "paged"]
 """How a worker holds a model: whole on its device, spread over several devices, or one decoder layer at a time."""
-RUN: frozenset[Held] = frozenset({"resident"})
-"""Ways that a worker knows so far; a question planned in another is refused with what would fit."""
 
 HOW = {
     "tokens": f"{CHARACTERS_A_TOKEN} characters a token",
@@ -40,6 +40,7 @@ class Machine:
     device: str
     memory: int
     accelerators: tuple[int, ...] = ()
+    paging: Paging = "auto"
 
     @property
     def room(self) -> int:
@@ -51,11 +52,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes at the peak, by what takes them; `states` by statistic."""
+    """Bytes at the peak, by what takes them; `states` by statistic; `paged` if not all weights are there at once."""
 
     weights: int = 0
     batch: int = 0
     states: Mapping[str, int] = field(default_factory=dict)
+    paged: bool = False
 
     @property
     def total(self) -> int:
@@ -65,7 +67,7 @@ class Need:
     def __add__(self, other: Need) -> Need:
         names = [*self.states, *(name for name in other.states if name not in self.states)]
         states = {name: self.states.get(name, 0) + other.states.get(name, 0) for name in names}
-        return Need(self.weights + other.weights, self.batch + other.batch, states)
+        return Need(self.weights + other.weights, self.batch + other.batch, states, self.paged or other.paged)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,13 @@ class Paced(Protocol):
         ...
 
 
-def need(checkpoint: Checkpoint, names: Sequence[str], prompts: Sequence[Prompt], capture: CaptureOptions) -> Need:
+def need(
+    checkpoint: Checkpoint,
+    names: Sequence[str],
+    prompts: Sequence[Prompt],
+    capture: CaptureOptions,
+    machine: Machine | None = None,
+) -> Need:
     """Weights, one batch under hooks, and the states of these statistics."""
     width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
     batch = capture.batch_tokens * width * 4 * LIVE_COPIES
@@ -101,7 +109,10 @@ def need(checkpoint: Checkpoint, names: Sequence[str], prompts: Sequence[Prompt]
     if "backward" in needs:  # what every layer did is kept, of a smaller batch
         batch += batch // BACKWARD * checkpoint.layers
     states = {statistic.name: state_bytes(statistic, checkpoint, prompts, capture) for statistic in asked}
-    return Need(checkpoint.memory_bytes, batch, states)
+    if machine is None:
+        return Need(checkpoint.memory_bytes, batch, states)
+    policy = (checkpoint, machine.paging, machine.memory)
+    return Need(weights_bytes(*policy), batch, states, pages(*policy))
 
 
 def state_bytes(
@@ -126,6 +137,8 @@ def tokens(prompts: Iterable[Prompt], capture: CaptureOptions) -> int:
 
 def held(wanted: Need, machine: Machine) -> Held:
     """How the model has to be held for this."""
+    if wanted.paged:
+        return "paged"
     if wanted.total <= machine.room:
         return "resident"
     several = len(machine.accelerators) > 1 and wanted.total <= sum(machine.accelerators)
@@ -133,11 +146,11 @@ def held(wanted: Need, machine: Machine) -> Held:
 
 
 def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Sequence[tuple[str, int]]]) -> None:
-    """Raises `TooLarge` where no way of holding it is known here.
+    """Raises `TooLarge` where it does not fit as it is held here: whole, or a layer at a time.
 
     `otherwise` names what could be asked instead, each with its bytes; those that fit are told.
     """
-    if held(wanted, machine) in RUN:
+    if wanted.total <= machine.room:
         return
     parts = {"weights": wanted.weights, "one batch": wanted.batch, **wanted.states}
     told = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)

@@ -22,7 +22,7 @@ from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
 from backend.prompts import PromptSet
 
-TRACING = ("backend.adapters", "backend.capture")
+TRACING = ("backend.adapters", "backend.capture", "backend.paging")
 """Packages that turn a model into slots; their code is part of every key that needs a pass."""
 
 

@@ -46,10 +46,12 @@ def open_services(settings: Settings, runner: Runner | None = None) -> Iterator[
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store.open(settings.store))
         if runner is None:
-            runner = LocalRunner(settings.store, settings.device, settings.memory_budget, eager=True)
+            runner = LocalRunner(
+                settings.store, settings.device, settings.memory_budget, eager=True, paging=settings.paging
+            )
         stack.callback(runner.close)
         checkpoints, prompts = Checkpoints(settings, store), Prompts(settings, store)
-        answering = Answering(store, runner, settings.memory_budget, checkpoints.bring)
+        answering = Answering(store, runner, settings.memory_budget, checkpoints.bring, settings.paging)
         jobs = Jobs(answering, store)
         stack.callback(jobs.close)
         _warm(checkpoints)

@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from backend.errors import Refusal
 
 MEBIBYTE = 1 << 20
+Paging = Literal["auto", "never", "always"]
+"""Whether checkpoints are run one layer at a time: those that do not fit, none, all."""
 CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -29,6 +32,7 @@ class Settings:
     extra_roots: tuple[Path, ...] = ()
     upload_cap: int = 64 * MEBIBYTE
     memory_budget: int = 4096 * MEBIBYTE
+    paging: Paging = "auto"
     hub_token: str | None = field(default=None, repr=False)
 
     @property
@@ -48,7 +52,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings from MOE_GEOMETRY_* (and HF_TOKEN); raises `Refusal` naming a variable that is no number."""
+        """Settings from MOE_GEOMETRY_* (and HF_TOKEN); raises `Refusal` naming a variable that is not as it must be."""
         env = os.environ if environment is None else environment
 
         def integer(name: str, default: int) -> int:
@@ -67,8 +71,16 @@ class Settings:
             extra_roots=roots,
             upload_cap=integer("MOE_GEOMETRY_UPLOAD_CAP", cls.upload_cap),
             memory_budget=integer("MOE_GEOMETRY_MEMORY", memory() // 2),
+            paging=_paging(env.get("MOE_GEOMETRY_PAGING") or cls.paging),
             hub_token=env.get("HF_TOKEN") or None,
         )
+
+
+def _paging(text: str) -> Paging:
+    for known in get_args(Paging):
+        if text == known:
+            return known
+    raise Refusal(f"MOE_GEOMETRY_PAGING is {text!r}; it must be {', '.join(get_args(Paging)[:-1])} or always.")
 
 
 def memory(limits: tuple[Path, ...] = CONTAINER_LIMITS) -> int:

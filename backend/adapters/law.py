@@ -6,6 +6,7 @@ mean Jacobian. A checkpoint passes this on a few tokens in every MoE layer befor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,12 +50,36 @@ def verify(model: nn.Module, anatomy: Anatomy, tokens: Tensor) -> Verified:
     rows = torch.arange(tokens.numel(), device=tokens.device)
     with watch(anatomy, rows, tokens.numel(), Extra(outputs=True)) as traces:
         model(input_ids=tokens, use_cache=False)
-    pairs = list(zip(anatomy.layers, traces, strict=True))
-    outputs = tuple(_check_output(layer, trace) for layer, trace in pairs)
-    jacobians = tuple(_check_jacobian(layer, trace) for layer, trace in pairs)
-    shared = [_shared_error(layer, trace) for layer, trace in pairs] if anatomy.shape.shared else []
-    kept = all(error <= allowed for error, allowed in shared)  # false of NaN
-    return Verified(tokens.numel(), outputs, jacobians, tuple(error for error, _ in shared), kept)
+    pairs = zip(anatomy.layers, traces, strict=True)
+    return verdict(tokens.numel(), [check(layer, trace, bool(anatomy.shape.shared)) for layer, trace in pairs])
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One layer's errors; of the shared expert beside what is allowed, None where none is read."""
+
+    output: float
+    jacobian: float
+    shared: tuple[float, float] | None
+
+    @property
+    def keeps_shared(self) -> bool:
+        """False where the block does more with its shared expert than is read."""
+        return self.shared is None or self.shared[0] <= self.shared[1]  # false of NaN
+
+
+@torch.no_grad()
+def check(layer: MoeLayer, trace: Trace, shared: bool) -> Checked:
+    """Hold one layer to the block law, on what was watched with `Extra(outputs=True)`; raises `AdapterLies`."""
+    output, jacobian = _check_output(layer, trace), _check_jacobian(layer, trace)
+    return Checked(output, jacobian, _shared_error(layer, trace) if shared else None)
+
+
+def verdict(tokens: int, checks: Sequence[Checked]) -> Verified:
+    """All layers' together."""
+    shared = tuple(each.shared[0] for each in checks if each.shared is not None)
+    kept = all(each.keeps_shared for each in checks)
+    return Verified(tokens, tuple(c.output for c in checks), tuple(c.jacobian for c in checks), shared, kept)
 
 
 def _check_output(layer: MoeLayer, trace: Trace) -> float:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from analysis.errors import GeometryError, TooFew, UnknownName
-from analysis.slots import LayerBatch, RouteBatch
+from analysis.slots import LayerBatch, Prompts, RouteBatch, TokenKeys
 from analysis.statistic import NEEDS
 from backend.adapters.anatomy import Anatomy
 from backend.adapters.law import TOKENS, Verified, verify
 from backend.adapters.watch import Extra, Trace, watch
-from backend.capture.assemble import layer_batch, route_batch, routed_of, with_experts
+from backend.capture.assemble import Routed, layer_batch, route_batch, routed_of, with_experts
 from backend.capture.backward import run_with_gradients
 from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, encode, keys_of, padded, prompts_of
 
@@ -87,6 +87,19 @@ def capture(
         TooFew: If there is no token in any prompt.
         AdapterLies: If the model does other than the adapter says.
     """
+    run, encoded = begun(model, anatomy, tokenizer, prompts, options, needs)
+    return run.batches(encoded)
+
+
+def begun(
+    model: Any,
+    anatomy: Anatomy,
+    tokenizer: Any,
+    prompts: Sequence[PromptLike],
+    options: CaptureOptions,
+    needs: frozenset[str],
+) -> tuple[Run, list[Encoded]]:
+    """What a capture is asked, checked, and the prompts as tokens; raises as `capture` does."""
     if unknown := set(needs) - set(NEEDS):
         raise UnknownName(f"a capture cannot give {sorted(unknown)}; it gives {', '.join(sorted(NEEDS))}")
     if model.training:
@@ -99,7 +112,7 @@ def capture(
     encoded = [encode(tokenizer, p, chat_template=options.chat_template, max_tokens=limit) for p in prompts]
     if not any(len(each) for each in encoded):
         raise TooFew(f"none of the {len(encoded)} prompts has a token, so there is nothing to run")
-    return _Run(model, anatomy, tokenizer, options, needs).batches(encoded)
+    return Run(model, anatomy, tokenizer, options, needs), encoded
 
 
 def verified(anatomy: Anatomy) -> Verified | None:
@@ -107,8 +120,19 @@ def verified(anatomy: Anatomy) -> Verified | None:
     return _VERIFIED.get(anatomy)
 
 
+def remember(anatomy: Anatomy, found: Verified) -> None:
+    """It was held to the block law elsewhere."""
+    _VERIFIED[anatomy] = found
+
+
+def law_tokens(first: Encoded, device: torch.device) -> Tensor:
+    """The few tokens of a prompt on which a model is held to the block law."""
+    ids = torch.tensor(first.ids, device=device)
+    return ids.repeat(TOKENS)[:TOKENS] if len(ids) < TOKENS else ids[:TOKENS]
+
+
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """The fixed part of one capture."""
 
     model: Any
@@ -129,7 +153,7 @@ class _Run:
 
     def _batches(self, full: list[Encoded], empty: list[Encoded]) -> Iterator[Captured]:
         classes = TokenClasses(self.tokenizer)
-        for batch in batches(full, self._budget(), self.options.generate):
+        for batch in batches(full, self.budget(), self.options.generate):
             if self.options.generate:
                 batch = [self._continue(each) for each in batch]
             yield self._captured([*batch, *empty], len(batch), classes)
@@ -143,18 +167,25 @@ class _Run:
         route = route_batch(self.anatomy.shape, *tokens, routed) if "routes" in self.needs else None
         layers: tuple[LayerBatch, ...] = ()
         if self.needs - {"routes"}:
-            layers = tuple(layer_batch(self.anatomy, n, tokens, t, routed[n]) for n, t in enumerate(traces))
-        if "experts" in self.needs:
-            layers = tuple(with_experts(self.anatomy.layers[batch.layer], batch) for batch in layers)
-        return Captured(route, layers, _notes(batch))
+            layers = tuple(self.layer_batch(n, tokens, t, routed[n]) for n, t in enumerate(traces))
+        return Captured(route, layers, notes_of(batch))
+
+    @property
+    def extra(self) -> Extra:
+        """What to keep of the experts in flight."""
+        layers = bool(self.needs - {"routes"})
+        return Extra(layers=layers, norms="outputs" in self.needs, gate="gate" in self.needs)
+
+    def layer_batch(self, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed) -> LayerBatch:
+        """One layer of a micro-batch, with its experts where a statistic reads them."""
+        batch = layer_batch(self.anatomy, index, tokens, trace, routed)
+        return with_experts(self.anatomy.layers[index], batch) if "experts" in self.needs else batch
 
     def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:
         device = self.model.device
-        ids, mask = (t.to(device) for t in padded(batch, self._pad()))
+        ids, mask = (t.to(device) for t in padded(batch, self.pad()))
         rows = mask.flatten().nonzero().squeeze(-1)
-        layers = bool(self.needs - {"routes"})
-        extra = Extra(layers=layers, norms="outputs" in self.needs, gate="gate" in self.needs)
-        with _lock(self.model), watch(self.anatomy, rows, mask.numel(), extra) as traces:
+        with _lock(self.model), watch(self.anatomy, rows, mask.numel(), self.extra) as traces:
             if "backward" in self.needs:
                 out, gradients = run_with_gradients(self.model, self.anatomy, ids, mask)
                 for trace, gradient in zip(traces, gradients, strict=True):
@@ -162,10 +193,7 @@ class _Run:
             else:
                 with torch.no_grad():
                     out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)
-        logits = getattr(out, "logits", None)
-        if logits is None:  # a bare decoder predicts nothing
-            return traces, torch.full((len(rows),), -1, device=device)
-        return traces, logits.detach().argmax(-1).flatten()[rows].to(device)
+        return traces, predicted_at(out, rows)
 
     @torch.no_grad()
     def _continue(self, each: Encoded) -> Encoded:
@@ -179,28 +207,37 @@ class _Run:
             num_beams=1,
             repetition_penalty=1.0,
             no_repeat_ngram_size=0,
-            pad_token_id=self._pad(),
+            pad_token_id=self.pad(),
         )
         return each.continued(out[0, ids.shape[1] :].tolist())
 
     def _verify(self, first: Encoded) -> Verified:
         if self.anatomy not in _VERIFIED:
-            ids = torch.tensor(first.ids, device=self.model.device)
-            few = ids.repeat(TOKENS)[:TOKENS] if len(ids) < TOKENS else ids[:TOKENS]
             with _lock(self.model):
-                _VERIFIED[self.anatomy] = verify(self.model, self.anatomy, few)
+                found = verify(self.model, self.anatomy, law_tokens(first, self.model.device))
+            remember(self.anatomy, found)
         return _VERIFIED[self.anatomy]
 
-    def _pad(self) -> int:
+    def pad(self) -> int:
+        """The id that fills a batch."""
         return self.tokenizer.pad_token_id or 0
 
-    def _budget(self) -> int:
+    def budget(self) -> int:
+        """Tokens of a padded batch."""
         vocabulary = getattr(self.model.config.get_text_config(), "vocab_size", 1)
         tokens = min(self.options.batch_tokens, LOGIT_BYTES // (4 * vocabulary))
         if "gate" in self.needs:
             shape, size = self.anatomy.shape, self.model.dtype.itemsize
             tokens = min(tokens, GATE_BYTES // (len(shape.layers) * shape.top_k * 2 * shape.hidden * size))
         return max(1, tokens // BACKWARD if "backward" in self.needs else tokens)
+
+
+def predicted_at(out: Any, rows: Tensor) -> Tensor:
+    """The likeliest next id at these rows of the flattened batch; -1 of a bare decoder, which predicts nothing."""
+    logits = getattr(out, "logits", None)
+    if logits is None:
+        return torch.full((len(rows),), -1, device=rows.device)
+    return logits.detach().argmax(-1).flatten()[rows].to(rows.device)
 
 
 def _lock(model: torch.nn.Module) -> threading.Lock:
@@ -217,7 +254,8 @@ def _limit(model: Any, options: CaptureOptions) -> int:
     return room
 
 
-def _notes(batch: Sequence[Encoded]) -> tuple[str, ...]:
+def notes_of(batch: Sequence[Encoded]) -> tuple[str, ...]:
+    """Sentences about what was left out of these prompts."""
     cut = [each for each in batch if each.cut]
     empty = [each.prompt.id for each in batch if not len(each)]
     notes = []

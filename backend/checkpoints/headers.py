@@ -94,6 +94,11 @@ def shard_map(index: Path) -> dict[str, str]:
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
     """The tensors of one file; raises `Refusal` where the file is cut off or no safetensors."""
+    return {name: tensor for name, (tensor, _) in read_places(path).items()}
+
+
+def read_places(path: Path) -> dict[str, tuple[TensorHeader, int]]:
+    """The same, each with the byte of the file at which its numbers begin."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -109,24 +114,24 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
             tensors = {name: _entry(entry) for name, entry in entries.items() if name != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refusal(f"{path} has a broken header, so it is no safetensors file ({error}).") from error
-    end = 8 + length + max((stop for _, stop in tensors.values()), default=0)
+    end = 8 + length + max((stop for _, _, stop in tensors.values()), default=0)
     if end != size:
         verb = "cut off" if size < end else "too long"
         raise Refusal(f"{path} is {verb}: its header announces {end:,} bytes, {size:,} are there. {_AGAIN}")
-    return {name: tensor for name, (tensor, _) in tensors.items()}
+    return {name: (tensor, 8 + length + begin) for name, (tensor, begin, _) in tensors.items()}
 
 
 _AGAIN = "Copy or download the file again."
 
 
-def _entry(entry: dict[str, Any]) -> tuple[TensorHeader, int]:
+def _entry(entry: dict[str, Any]) -> tuple[TensorHeader, int, int]:
     tensor = TensorHeader(entry["dtype"], tuple(int(n) for n in entry["shape"]))
     begin, end = entry["data_offsets"]
     if tensor.dtype not in BITS:
         raise ValueError(f"dtype {tensor.dtype!r} is not known")
     if min(tensor.shape, default=0) < 0 or end - begin != (tensor.count * BITS[tensor.dtype] + 7) // 8 or begin < 0:
         raise ValueError(f"offsets {begin} to {end} do not fit {tensor.dtype} {list(tensor.shape)}")
-    return tensor, end
+    return tensor, begin, end
 
 
 def _no_weights(folder: Path) -> Refusal:

@@ -51,7 +51,7 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
             **unpacking(packing(raw, checkpoint.id)),
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
-        raise Refusal(f"transformers could not load {checkpoint.id}: {_first_line(error)}") from error
+        raise Refusal(f"transformers could not load {checkpoint.id}: {first_line(error)}") from error
     check_shapes(report["mismatched_keys"], folder, checkpoint.id)
     if missing := sorted(report["missing_keys"]):
         # transformers fills what is missing with random numbers and a warning.
@@ -80,7 +80,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     try:
         return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise Refusal(f"{checkpoint.id} has a tokenizer that transformers cannot read: {_first_line(error)}") from error
+        raise Refusal(f"{checkpoint.id} has a tokenizer that transformers cannot read: {first_line(error)}") from error
 
 
 def _check_error(checkpoint: Checkpoint) -> None:
@@ -93,6 +93,7 @@ def _check_error(checkpoint: Checkpoint) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of what transformers says."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__} {first}" if isinstance(error, KeyError) or not first else first

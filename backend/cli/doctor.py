@@ -26,7 +26,7 @@ def doctor() -> None:
         "python": _python,
         "packages": _packages,
         "device": _device,
-        "memory": lambda s: f"{s.memory_budget / 1e9:.1f} GB for models (MOE_GEOMETRY_MEMORY)",
+        "memory": lambda s: f"{s.memory_budget / 1e9:.1f} GB for models (MOE_GEOMETRY_MEMORY), paging {s.paging}",
         "store": _store,
         "checkpoints": _checkpoints,
         "browser": _browser,

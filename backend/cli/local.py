@@ -29,7 +29,7 @@ class LocalDoor:
         self._settings = settings
         self._store = Store.open(settings.store)
         self._prompts = Prompts(settings, self._store)
-        self._runner = LocalRunner(settings.store, settings.device, settings.memory_budget)
+        self._runner = LocalRunner(settings.store, settings.device, settings.memory_budget, paging=settings.paging)
 
     def __enter__(self) -> LocalDoor:
         return self
@@ -124,7 +124,7 @@ class LocalDoor:
 
     def _answering(self) -> Answering:
         bring = Checkpoints(self._settings, self._store).bring
-        return Answering(self._store, self._runner, self._settings.memory_budget, bring)
+        return Answering(self._store, self._runner, self._settings.memory_budget, bring, self._settings.paging)
 
     def _question(self, wanted: Wanted) -> Question:
         checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]

@@ -17,6 +17,7 @@ from backend.runners.lane import Inbox, Lane
 from backend.runners.messages import Done, Failed, Message, Task
 from backend.runners.messages import Lane as LaneName
 from backend.runners.worker import WorkerOptions
+from backend.settings import Paging
 
 IDLE_SECONDS = 300.0
 REMEMBERED = 1000
@@ -25,7 +26,14 @@ REMEMBERED = 1000
 class LocalRunner:
     """Spawned, model-resident workers that die with this process."""
 
-    def __init__(self, store: Path, device: str = "auto", memory_budget: int = 4 << 30, eager: bool = False):
+    def __init__(
+        self,
+        store: Path,
+        device: str = "auto",
+        memory_budget: int = 4 << 30,
+        eager: bool = False,
+        paging: Paging = "auto",
+    ):
         self.log: deque[Task | Message] = deque(maxlen=REMEMBERED)
         self._device = resolve_device(device)
         cores = os.cpu_count() or 1
@@ -39,6 +47,7 @@ class LocalRunner:
                 # The lanes share the cores: on two, a pass and a quick answer run side by side.
                 threads=max(cores - 1, 1) if name == "model" else 1,
                 idle_seconds=IDLE_SECONDS if name == "slow" else None,
+                paging=paging,
             )
             self._lanes[name] = Lane(options, eager=eager and name != "slow")
         self._where: dict[str, tuple[LaneName, Inbox]] = {}

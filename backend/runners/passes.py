@@ -9,9 +9,10 @@ from analysis.slots import LayerBatch, RouteBatch
 from analysis.statistic import State, Statistic
 from analysis.statistic import get as get_statistic
 from backend.capture import capture
+from backend.runners import paged
 from backend.runners.failures import TaskFailed
 from backend.runners.messages import CaptureTask, Loaded, Message, Progress, ShardReady, ShardWork
-from backend.runners.residents import Resident, Residents
+from backend.runners.residents import PagedResident, Resident, Residents
 from backend.runners.routes_chunk import RoutesChunk
 from backend.store.arrays import Arrays
 
@@ -23,7 +24,11 @@ def run(task: CaptureTask, residents: Residents, arrays: Arrays) -> Generator[Me
         yield Progress(task.id, f"loading {name}", 0.0, None, _estimate(task))
         residents.get(task.checkpoint)
         yield Loaded(task.id, name)
-    meter = Meter(task, residents.get(task.checkpoint))
+    resident = residents.get(task.checkpoint)
+    if isinstance(resident, PagedResident):
+        yield from paged.run(task, resident, arrays)
+        return
+    meter = Meter(task, resident)
     for work in task.shards:
         yield from _shard(task, work, residents, arrays, meter)
 

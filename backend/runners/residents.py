@@ -1,4 +1,7 @@
-"""Models that stay in memory between tasks: least recently used out first, within a budget."""
+"""Models that stay in memory between tasks: least recently used out first, within a budget.
+
+One that does not fit is paged: of it, what is outside of its decoder layers stays.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,11 @@ from typing import Any
 
 from backend.adapters import adapt
 from backend.checkpoints import Checkpoint, load, load_tokenizer
+from backend.errors import Refusal
+from backend.paging.anatomy import paged
+from backend.paging.choice import IN_MEMORY, ROOM, pages, weights_bytes
+from backend.paging.opening import open_paged
+from backend.settings import Paging
 
 
 @dataclass(frozen=True)
@@ -20,12 +28,20 @@ class Resident:
     bytes: int
 
 
+@dataclass(frozen=True)
+class PagedResident(Resident):
+    """A model whose layers are on disk; `room` is what prompts that wait before one may take in memory."""
+
+    room: int
+
+
 class Residents:
     """The models of one worker."""
 
-    def __init__(self, device: str, budget: int):
+    def __init__(self, device: str, budget: int, paging: Paging = "auto"):
         self._device = device
         self._budget = budget
+        self._paging: Paging = paging
         self._models: OrderedDict[str, Resident] = OrderedDict()
 
     def holds(self, checkpoint: Checkpoint) -> bool:
@@ -36,18 +52,43 @@ class Residents:
         """The model, loaded if need be; others leave first where the budget asks for it."""
         found = self._models.get(_key(checkpoint))
         if found is None:
-            self._make_room(checkpoint.memory_bytes)
             _silence()
-            model = load(checkpoint, self._device)
-            size = sum(p.numel() * p.element_size() for p in model.parameters())
-            found = Resident(model, adapt(model), load_tokenizer(checkpoint), size)
+            found = (
+                self._paged(checkpoint) if pages(checkpoint, self._paging, self._budget) else self._whole(checkpoint)
+            )
             self._models[_key(checkpoint)] = found
         self._models.move_to_end(_key(checkpoint))
         return found
 
+    def _whole(self, checkpoint: Checkpoint) -> Resident:
+        self._make_room(checkpoint.memory_bytes)
+        model = load(checkpoint, self._device)
+        return Resident(model, adapt(model), load_tokenizer(checkpoint), _size(model))
+
+    def _paged(self, checkpoint: Checkpoint) -> PagedResident:
+        self._make_room(weights_bytes(checkpoint, self._paging, self._budget))
+        pager = open_paged(checkpoint, self._device)
+        size = _size(pager.model) + IN_MEMORY * pager.layer_bytes()
+        return PagedResident(pager.model, paged(pager), load_tokenizer(checkpoint), size, room=self._budget // ROOM)
+
     def _make_room(self, size: int) -> None:
         while self._models and sum(m.bytes for m in self._models.values()) + size > self._budget:
             self._models.popitem(last=False)
+
+
+def whole(found: Resident, name: str, what: str) -> Resident:
+    """The model, for work that needs all its layers at once; raises `Refusal` for one that is paged."""
+    if isinstance(found, PagedResident):
+        raise Refusal(
+            f"{name} is run one layer at a time, since it does not fit in memory or MOE_GEOMETRY_PAGING is always; "
+            f"{what} would read all of it anew for each batch. Raise MOE_GEOMETRY_MEMORY where the machine has more, "
+            "or ask a smaller checkpoint."
+        )
+    return found
+
+
+def _size(model: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters() if not p.is_meta)
 
 
 def _key(checkpoint: Checkpoint) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from backend.runners.messages import Loaded, Message, Progress, SentenceReady, SentenceTask
-from backend.runners.residents import Residents
+from backend.runners.residents import Residents, whole
 from backend.sentence import read
 
 
@@ -15,5 +15,5 @@ def run(task: SentenceTask, residents: Residents) -> Generator[Message, None, No
         yield Progress(task.id, f"loading {task.checkpoint.id}", 0.0, None)
         residents.get(task.checkpoint)
         yield Loaded(task.id, task.checkpoint.id)
-    own = residents.get(task.checkpoint)
+    own = whole(residents.get(task.checkpoint), task.checkpoint.id, "a typed text")
     yield SentenceReady(task.id, read(own.model, own.anatomy, own.tokenizer, task.text, task.capture))

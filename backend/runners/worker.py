@@ -36,6 +36,7 @@ from backend.runners.messages import (
     SentenceTask,
     Task,
 )
+from backend.settings import Paging
 
 PR_SET_PDEATHSIG = 1
 NICE = 5
@@ -54,6 +55,7 @@ class WorkerOptions:
     memory_budget: int
     threads: int
     idle_seconds: float | None = None
+    paging: Paging = "auto"
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Worker:
         _warm(options.lane)
         self._device = options.device
         self._arrays = Arrays(options.store)
-        self._residents = Residents(self._device, options.memory_budget)
+        self._residents = Residents(self._device, options.memory_budget, options.paging)
         self._merged = Merged(self._arrays)
         self._connection = connection
         self._idle_seconds = options.idle_seconds

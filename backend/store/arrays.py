@@ -41,6 +41,11 @@ class Arrays:
         self._store = store
         self._folder = store / "arrays"
 
+    @property
+    def unfinished(self) -> Path:
+        """Where a long pass keeps what a killed one needs to go on; no catalogue knows of it."""
+        return self._store / "unfinished"
+
     def put_array(self, array: np.ndarray) -> Artifact:
         """Keep an array as .npy."""
         with _Draft(self._folder) as draft:
