@@ -217,18 +217,9 @@ def measure(
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
         _check_knobs(name, knobs, slow_if or {}, no_interval_if or {})
-        if scale not in SAID or (plug_in and scale != "as it is"):
-            raise BadDeclaration(f"measure {name!r}: scale {scale!r}; known: {', '.join(SAID)}, plug-in as it is only")
-        if of_each_prompt and any(set(statistics()[s].groups) != {"token"} for s in read):
-            raise BadDeclaration(
-                f"measure {name!r}: of each prompt it can be only of what is kept token by token: {read}"
-            )
-        about, slow_for, none_for = (
-            (title, question, unit, family, source),
-            dict(slow_if or {}),
-            dict(no_interval_if or {}),
-        )
-        rules = (interval, null, needs_selection, plug_in, scale, of_each_prompt, slow, slow_for, none_for)
+        _check_resampling(name, read, scale, plug_in, of_each_prompt)
+        about, declined = (title, question, unit, family, source), dict(no_interval_if or {})
+        rules = (interval, null, needs_selection, plug_in, scale, of_each_prompt, slow, dict(slow_if or {}), declined)
         _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
         return _REGISTRY[name]
 
@@ -265,6 +256,13 @@ def _check_knobs(
     for knob, reasons in no_interval_if.items():
         if unknown := set(reasons) - set(known[knob].choices or reasons):
             raise BadDeclaration(f"measure {name!r}: no_interval_if has {sorted(unknown)}, no choice of {knob!r}")
+
+
+def _check_resampling(name: str, read: tuple[str, ...], scale: Scale, plug_in: bool, of_each_prompt: bool) -> None:
+    if scale not in SAID or (plug_in and scale != "as it is"):
+        raise BadDeclaration(f"measure {name!r}: scale {scale!r}; known: {', '.join(SAID)}, plug-in as it is only")
+    if of_each_prompt and any(r not in statistics() or set(statistics()[r].groups) != {"token"} for r in read):
+        raise BadDeclaration(f"measure {name!r}: of each prompt it is only of what is kept token by token: {read}")
 
 
 @cache
