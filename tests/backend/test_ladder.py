@@ -154,7 +154,8 @@ def test_every_rung_has_an_interval_or_says_why_not(name, ladder):
             continue
         assert isinstance(result.interval, Interval)
         known = ~np.isnan(result.interval.low)
-        assert known.all()
+        # A prompt of few tokens, or that nothing sets apart, has none.
+        assert known.all() or (get(name).of_each_prompt and "NaN" in result.interval.how)
         assert ((result.interval.low <= result.values) & (result.values <= result.interval.high))[known].all()
 
 
