@@ -23,7 +23,7 @@ class LiveRuns:
     """Runs posted to this service, and those whose folder lies in `data/runs`."""
 
     def __init__(self, settings: Settings):
-        self._own, self._found = settings.store / "live", settings.data / "runs"
+        self._own, self._found = settings.store / "live", settings.own_runs
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[tuple[str, int], ...], list[dict[str, Any]]]] = {}
 

@@ -41,9 +41,14 @@ class Settings:
         return self.data / "checkpoints"
 
     @property
+    def own_runs(self) -> Path:
+        """Where `lab train`, `lab untrained` and exports are told to write."""
+        return self.data / "runs"
+
+    @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
-        """Folders a checkpoint may be read from: the shipped ones and those named in MOE_GEOMETRY_ROOTS."""
-        return (self.shipped_checkpoints, *self.extra_roots)
+        """Folders a checkpoint may be read from: what ships, one's own runs and those named in MOE_GEOMETRY_ROOTS."""
+        return (self.shipped_checkpoints, self.own_runs, *self.extra_roots)
 
     @property
     def shipped_prompts(self) -> Path:

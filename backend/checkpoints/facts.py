@@ -87,6 +87,9 @@ def facts(raw: Mapping[str, Any], tensors: Mapping[str, TensorHeader], where: st
     width = WIDTH.get(precision, 4)
     layers = _whole(text, ("num_hidden_layers", "n_layer", "num_layers"))
     top_k = 0 if dense else _whole(text, TOP_K) or FIXED_TOP_K.get(text.model_type, 0)
+    if top_k > experts and not getattr(text, "zero_expert_num", 0):  # identity experts can be chosen too
+        key = next((name for name in TOP_K if isinstance(getattr(text, name, None), int)), "the number chosen")
+        raise Refusal(f"{where} has {key} {top_k} in its config.json and {experts} experts; it must be 1 to {experts}.")
     return {
         "architecture": raw["model_type"],
         "router": raw.get("router") if raw["model_type"] == _lab_type() else None,

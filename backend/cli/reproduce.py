@@ -73,7 +73,7 @@ def _run(name: str, checkpoint: str | None, settings: Settings, seeds: int, quic
             setting = Setting(
                 ask=_asking(door, line),
                 perplexity=lambda run: _perplexity(runs, run),
-                softened=lambda run: _softened(runs, settings.data / "runs", run),
+                softened=lambda run: _softened(runs, settings.own_runs, run),
                 part=lambda prompts, category: _part(settings.data, prompts, category),
                 checkpoint=checkpoint,
                 series=series,
@@ -95,11 +95,11 @@ def _series(settings: Settings, seeds: int, quick: bool, line: ProgressLine) -> 
     if not seeds:
         yield None
     elif quick:
-        with TemporaryDirectory(prefix="quick-", dir=_made(settings.data / "runs")) as folder:
+        with TemporaryDirectory(prefix="quick-", dir=_made(settings.own_runs)) as folder:
             corpus = quick_corpus(settings.data, Path(folder) / "corpus")
             yield Series(corpus, Path(folder), seeds, base=QUICK, told=told)
     else:
-        yield Series(settings.data / "corpus", settings.data / "runs" / "series", seeds, told=told)
+        yield Series(settings.data / "corpus", settings.own_runs / "series", seeds, told=told)
 
 
 def _made(folder: Path) -> Path:

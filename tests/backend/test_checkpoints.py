@@ -201,6 +201,13 @@ def test_scanning_again_reads_nothing_that_has_not_changed(
     assert scan(settings.checkpoint_roots, Digests(), Remembered(settings.store / "checkpoints.json")) == first
 
 
+def test_more_experts_chosen_than_there_are_is_refused_by_its_key(settings: Settings, folder: Path) -> None:
+    config(folder, num_experts_per_tok=99)
+    [listed] = scan(settings.checkpoint_roots)
+    assert listed.error is not None
+    assert "num_experts_per_tok 99" in listed.error and "must be 1 to" in listed.error
+
+
 def test_what_is_remembered_is_forgotten_with_any_change_that_could_matter(
     settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ def test_without_variables_everything_has_a_default() -> None:
     assert (settings.data, settings.store) == (Path("data"), Path(".moe-geometry"))
     assert (settings.host, settings.port, settings.device) == ("127.0.0.1", 8000, "auto")
     assert settings.upload_cap == 64 << 20 and settings.memory_budget > 0
-    assert settings.checkpoint_roots == (Path("data/checkpoints"),)
+    assert settings.checkpoint_roots == (Path("data/checkpoints"), Path("data/runs"))
 
 
 def test_each_variable_is_read() -> None:
@@ -34,7 +34,7 @@ def test_each_variable_is_read() -> None:
             "HF_TOKEN": "secret",
         }
     )
-    assert settings.checkpoint_roots == (Path("d/checkpoints"), Path("one"), Path("two"))
+    assert settings.checkpoint_roots == (Path("d/checkpoints"), Path("d/runs"), Path("one"), Path("two"))
     assert (settings.port, settings.upload_cap, settings.memory_budget, settings.device) == (9, 10, 11, "cuda:1")
     assert "secret" not in repr(settings) and settings.hub_token == "secret"
 
