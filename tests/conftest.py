@@ -6,6 +6,7 @@ import gc
 import subprocess
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import chromium
@@ -13,6 +14,11 @@ from tests import chromium
 ROOT = Path(__file__).resolve().parents[1]
 
 gc.disable()
+# How fast a machine draws examples says nothing of ours, and a busy one has failed for it.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
