@@ -53,11 +53,12 @@ class Router(nn.Module):
         self, hidden_states: Float[Tensor, "*tokens model"]
     ) -> tuple[Float[Tensor, "token expert"], Float[Tensor, "token slot"], Int[Tensor, "token slot"]]:
         """Logits of all experts, mixing weights and indices of the chosen ones."""
-        hidden = hidden_states.reshape(-1, self.hidden_dim)
+        given = hidden_states.reshape(-1, self.hidden_dim)
+        hidden = given.to(self.weight.dtype)  # in a model of bf16 scores stay in the precision of the rows
         logits = self.logits(hidden)
         with torch.no_grad():
             index = self.select(logits)
-        weights = self.mixing_weights(logits, index).to(hidden.dtype)
+        weights = self.mixing_weights(logits, index).to(given.dtype)
         if self.training:
             with torch.no_grad():
                 self.gather(hidden, index, weights)

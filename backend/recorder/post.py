@@ -6,6 +6,7 @@ import logging
 import threading
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlparse
 
@@ -18,6 +19,8 @@ SENT = "sent.txt"
 TIMEOUT = 10.0
 PAUSE = 30.0
 """Seconds after which a backend that did not answer is tried again, record or no record."""
+REFUSED = (413, 422)
+"""What a backend says of a record that it will never take; anything else may be another server, or pass."""
 
 
 class Poster:
@@ -59,15 +62,24 @@ class Poster:
             sent = set(marks.read_text("utf-8").split()) if marks.exists() else set()
             files = [f for f in sorted(self._folder.iterdir()) if NAME.fullmatch(f.name) and f.name not in sent]
             for file in ([self._folder / "run.json"] if files else []) + files:
-                self._send(file)
+                self._put(file)
                 if file in files:
                     with marks.open("a", encoding="utf-8") as out:
                         out.write(f"{file.name}\n")
             self._told = False
-        except (OSError, urllib.error.URLError) as error:
+        except (OSError, HTTPException) as error:  # what answers may not be a backend, nor speak HTTP
             if not self._told:
                 log.warning("records wait in %s: %s did not take them (%s)", self._folder, self._address, error)
                 self._told = True
+
+    def _put(self, file: Path) -> None:
+        """Send it; what a backend refuses for good keeps nobody waiting behind it, and lies in the folder still."""
+        try:
+            self._send(file)
+        except urllib.error.HTTPError as error:
+            if error.code not in REFUSED:
+                raise
+            log.warning("%s is not taken by %s: %s", file, self._address, error)
 
     def _send(self, file: Path) -> None:
         request = urllib.request.Request(f"{self._address}/{file.name}", file.read_bytes(), method="PUT")

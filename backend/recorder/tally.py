@@ -37,7 +37,7 @@ class Tally:
         self._hooks.close()
         self._mask = None
         sums, self._sums = self._sums, []
-        return {name: torch.stack([each[name] for each in sums]).cpu() for name in sums[0]} if sums else None
+        return {name: torch.stack([each[name].cpu() for each in sums]) for name in sums[0]} if sums else None
 
     def _zeros(self, layer: MoeLayer) -> dict[str, Tensor]:
         device = layer.weights("down_weight").device

@@ -49,6 +49,14 @@ def test_a_swapped_model_keeps_the_block_law_and_all_that_is_no_router(family: s
         verify(model, adapt(model), ids()[:1])
 
 
+@pytest.mark.parametrize("router", router_names())
+def test_a_model_of_bf16_takes_routers_that_score_in_float32(router: str) -> None:
+    model = model_of("mixtral").to(torch.bfloat16)
+    swap_routers(model, router)
+    assert model(input_ids=ids()).logits.dtype == torch.bfloat16
+    assert {layer.router.weight.dtype for layer in adapt(model).layers} == {torch.float32}
+
+
 @pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen3_moe"])
 def test_the_models_own_rule_with_its_own_rows_gives_its_own_logits(family: str) -> None:
     model = model_of(family)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,18 @@ def test_health_by_hand_under_each_trainers_name() -> None:
 
 
 @contextmanager
-def taking(taken: list[str], port: int = 0) -> Iterator[int]:
-    """A server that takes what is put to it."""
+def taking(taken: list[str], port: int = 0, answer: Callable[[str], int] = lambda name: 204) -> Iterator[int]:
+    """A server that takes what is put to it, or answers otherwise; 0 is an answer that is no HTTP."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            taken.append(self.path.rsplit("/", 1)[1])
-            self.send_response(204)
+            name = self.path.rsplit("/", 1)[1]
+            taken.append(name)
+            if not (status := answer(name)):
+                self.wfile.write(b"who is there?\r\n\r\n")
+                return
+            self.send_response(status)
             self.end_headers()
 
         def log_message(self, *args: Any) -> None:
@@ -175,6 +179,26 @@ def test_a_backend_that_is_away_stops_nothing_and_gets_all_in_order_when_it_is_b
         recorder.close(20)
     wanted = [file_name(step, 0) for step in (1, 2, 3, 4)]
     assert [name for name in taken if name != "run.json"] == wanted
+    assert (tmp_path / "run" / SENT).read_text().split() == wanted
+
+
+def test_a_record_that_is_refused_and_an_answer_that_is_no_http_keep_the_others_not_waiting(tmp_path: Path) -> None:
+    taken: list[str] = []
+    wanted = [file_name(step, 0) for step in (1, 2, 3)]
+
+    def answer(name: str) -> int:
+        if name == wanted[0]:
+            return 0 if taken.count(name) == 1 else 422
+        return 204
+
+    model = model_of()
+    with taking(taken, answer=answer) as port:
+        recorder = GeometryRecorder(model, every=1, folder=tmp_path / "run", to=f"http://127.0.0.1:{port}")
+        for _ in wanted:
+            model(input_ids=ids())
+            recorder.step()
+            time.sleep(0.2)
+        recorder.close(20)
     assert (tmp_path / "run" / SENT).read_text().split() == wanted
 
 
