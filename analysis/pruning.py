@@ -27,10 +27,13 @@ def kept_number(experts: int, top_k: int, ratio: float) -> int:
     Source:
         The same number in every layer, as in REAP (Lasby et al. 2025, arXiv 2510.13999).
     """
+    right = f"each token gets {top_k} of {experts} experts: 0 to {1 - top_k / experts:g}"
+    # NaN and infinity cannot be rounded, so they are told apart before there is a number of experts.
+    if not 0 <= ratio < 1:
+        raise BadKnob(f"ratio={ratio} is no share of the experts to drop; {right}")
     kept = experts - round(ratio * experts)
-    if not 0 <= ratio < 1 or kept < top_k:
-        most = 1 - top_k / experts
-        raise BadKnob(f"ratio={ratio} would leave {kept} of {experts} experts; each token gets {top_k}: 0 to {most:g}")
+    if kept < top_k:
+        raise BadKnob(f"ratio={ratio} would leave {kept}; {right}")
     return kept
 
 

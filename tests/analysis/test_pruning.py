@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -20,7 +21,7 @@ def test_the_best_stay_an_expert_without_tokens_goes_first_and_ties_go_to_the_lo
 
 def test_a_ratio_that_leaves_fewer_than_a_token_gets_is_refused_with_the_largest_that_does_not() -> None:
     assert [kept_number(8, 2, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)] == [8, 6, 4, 2]
-    for ratio in (0.9, -0.1, 1.0):
+    for ratio in (0.9, -0.1, 1.0, math.nan, math.inf, -math.inf):
         with pytest.raises(BadKnob, match=r"0 to 0\.75"):
             kept_number(8, 2, ratio)
 

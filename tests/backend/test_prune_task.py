@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,9 @@ def test_dropping_none_costs_nothing_and_too_many_is_refused() -> None:
     model = tiny_moe.build(tiny_moe.mixtral)
     for row in planned(model, 0.0, 0)["criteria"]:
         assert row["halves"] == 1 and all(each["change"]["value"] == 0 for each in row["perplexity"])
-    with pytest.raises(BadKnob, match=r"0 to 0\.75"):
-        planned(model, 0.9)
+    for ratio in (0.9, math.nan, math.inf):
+        with pytest.raises(BadKnob, match=r"0 to 0\.75"):
+            planned(model, ratio)
 
 
 def test_a_list_is_exported_as_json_tried_and_written_as_a_checkpoint(live, tmp_path: Path, monkeypatch) -> None:
