@@ -16,6 +16,7 @@ from backend.checkpoints.scanning import scan, unique
 from backend.checkpoints.source import HUB_ID, bring, fetch, lacking, read_folder
 from backend.checkpoints.variants import split, variant
 from backend.errors import Conflict, NotFound, Refusal
+from backend.prompts.parse import check_name
 from backend.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Checkpoints:
         same = next((c for c in every if c.folder == found.folder and not c.error), None)
         if same and name in (None, same.id):
             return same
+        if name is not None:
+            check_name(name, "a checkpoint")
         taken = {c.id for c in every}
         if name in taken:
             raise Conflict(f"There is a checkpoint {name!r} already; choose another name.")
@@ -89,6 +92,8 @@ class Checkpoints:
 
     def register_run(self, sources: Sequence[str], name: str | None = None) -> list[Checkpoint]:
         """Keep all steps of a run in the order of training, or none; raises `Refusal`, `Unavailable` or `Conflict`."""
+        if name is not None:
+            check_name(name, "a run")
         found = fetch_run(sources, self._settings, self._digests, name)
         run, every = found[0].run, self.list()
         same = {c.folder: c for c in every if c.run == run and not c.error}

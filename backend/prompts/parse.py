@@ -83,11 +83,11 @@ def set_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80] or "prompts"
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, of: str = "a prompt set") -> str:
     """The name as given; raises `Refusal` if it may not stand in an address."""
     if set_name(name) != name:
         raise Refusal(
-            f"{name!r} is no name for a prompt set: letters, digits, '-', '_' and '.' only, 80 at most, "
+            f"{name!r} is no name for {of}: letters, digits, '-', '_' and '.' only, 80 at most, "
             f"e.g. {set_name(name)!r}."
         )
     return name

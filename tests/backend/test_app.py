@@ -165,6 +165,9 @@ def test_checkpoints_are_listed_inspected_registered_and_forgotten(client: TestC
     made = client.post(f"{API}/checkpoints", json={"source": str(inner), "name": "mine"})
     assert made.status_code == 201 and made.json()["id"] == "mine"
     assert [c["id"] for c in client.get(f"{API}/checkpoints").json()["checkpoints"]] == ["run/step-00020", "mine"]
+    for name in ("../x", "..", "a/b", "mine@bf16", "a b"):
+        other = client.post(f"{API}/checkpoints", json={"source": str(inner), "name": name})
+        assert f"{name!r} is no name for a checkpoint: letters" in problem(other, 422)
     assert client.delete(f"{API}/checkpoints", params={"id": "mine"}).status_code == 204
     assert "known" in problem(client.delete(f"{API}/checkpoints", params={"id": "mine"}), 404)
     assert "always read" in problem(client.delete(f"{API}/checkpoints", params={"id": "run/step-00020"}), 409)
