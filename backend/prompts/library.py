@@ -72,7 +72,7 @@ def read_file(path: Path) -> PromptSet:
     with path.open("rb") as file:
         report = parse(file, path.name)
     if refused := next((p for p in report.problems if p.severity == "refused"), None):
-        raise Refusal(f"{path}, row {refused.row}: {refused.message}")
+        raise Refusal(f"{path}, row {refused.row}: {refused.message} Nothing of the file was used.")
     return report.prompt_set()
 
 

@@ -47,7 +47,7 @@ class Lines:
         if not self.broken:
             return None
         offset, self.broken = self.broken[0], []
-        message = f"Byte {offset:,} of the file is no UTF-8; save the file as UTF-8 (this row is left out)."
+        message = f"Byte {offset:,} of the file is no UTF-8; save the file as UTF-8."
         return Problem(row, "file", "refused", message)
 
 
@@ -132,7 +132,7 @@ def _csv_record(row: int, cells: list[str], header: list[str]) -> Fields | Probl
 
 def _csv_problem(error: csv.Error, start: int, end: int) -> str:
     if "unexpected end" in str(error):
-        return f"A quote opened in line {start} is never closed; all from there to line {end}, the last, is left out."
+        return f"A quote opened in line {start} is never closed; all from there to line {end}, the last, stands in it."
     return f'Line {start} is no CSV ({error}); a quote inside a quoted text is written twice ("").'
 
 

@@ -249,8 +249,13 @@ def test_what_ships_passes_the_same_rules(root: Path) -> None:
 
 def test_a_file_at_the_terminal_is_refused_at_its_first_bad_row(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
-    with pytest.raises(Refusal, match=r"a\.txt, row 2: Byte 5"):
+    with pytest.raises(Refusal, match=r"a\.txt, row 2: Byte 5") as broken:
         read_file(tmp_path / "a.txt")
+    (tmp_path / "a.csv").write_bytes(b'text\nfine\n"open')
+    with pytest.raises(Refusal, match=r"a\.csv, row 3: A quote opened in line 3") as unclosed:
+        read_file(tmp_path / "a.csv")
+    for told in (str(broken.value), str(unclosed.value)):
+        assert told.endswith("Nothing of the file was used.") and "left out" not in told
 
 
 def test_a_library_finds_shipped_and_uploaded_sets_and_forgets_only_the_latter(tmp_path: Path) -> None:
