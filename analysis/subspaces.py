@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.linalg import Principal, principal_axes
 from analysis.manifolds.grassmann import cross_angles
 from analysis.spec import EMPTY
 from analysis.statistic import State
 
 Weighting = Literal["scaled", "weighted", "plain"]
+AxisCount = Annotated[int, Range(1)]
 """`scaled`: rows g x, as published; `weighted`: rows x counted g times; `plain`: rows x as they are."""
 
 GAP = 1.05
@@ -63,14 +64,9 @@ def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool, 
     Returns:
         Axes, rows and the least number of rows.
 
-    Raises:
-        BadKnob: If n is below 1.
-
     Source:
         Ours: fewer rows alone lower an effective rank and raise every distance.
     """
-    if n < 1:
-        raise BadKnob(f"n={n}; a subspace has at least one axis")
     axes = max(1, min(n, model // 2))
     if not matched or not counts.numel():
         return Cut(axes, int(counts.max()) if counts.numel() else 0, axes + 1)

@@ -70,7 +70,6 @@ def in_one_frame(
 
     Raises:
         TooFew: If no layer has two different points (five for UMAP).
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
 
     Source:
         Ours; the planes: Pearson 1901, Torgerson 1952, McInnes et al. 2018, arXiv 1802.03426.

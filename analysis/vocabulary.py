@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from analysis.errors import BadKnob, TooFew
+from analysis.errors import TooFew
+from analysis.knob import Range
 from analysis.nulls import central_band
 from analysis.statistic import State
 
 Which = Literal["input", "next", "predicted"]
+Often = Annotated[int, Range(1)]
 COLUMN = {"input": "token", "next": "next", "predicted": "predicted"}
 DRAWS, FEWEST_DRAWS, COUNTED = 99, 39, 2e8
 
@@ -54,14 +56,11 @@ def vocabulary(routes: State, which: Which, min_count: int) -> Vocabulary:
         Possibly no token at all.
 
     Raises:
-        BadKnob: If `min_count` is below 1.
         TooFew: If the routes carry no ids of this kind, as those of an imported trace may not.
 
     Source:
         Muennighoff et al. 2024, arXiv 2409.02060 (ids against the first-ranked expert).
     """
-    if min_count < 1:
-        raise BadKnob(f"min_count={min_count}; an id that is counted occurs at least once")
     # A token's next is one of the tokens: a prompt of one token has none, and that is no lack.
     carried = "predicted" if which == "predicted" else "token"
     if len(routes[carried]) and bool((routes[carried] < 0).all()):

@@ -36,4 +36,5 @@ def describe(measure: Measure) -> dict[str, Any]:
 
 
 def _knob(knob: Knob) -> dict[str, Any]:
-    return {"name": knob.name, "kind": knob.kind, "default": knob.default, "choices": list(knob.choices)}
+    told = {"name": knob.name, "kind": knob.kind, "default": knob.default, "choices": list(knob.choices)}
+    return told | {"range": str(knob.range) if knob.range else None}

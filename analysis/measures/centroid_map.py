@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.centroids import Centroid
+from analysis.knob import Seed
 from analysis.measure import Inputs, Values, measure
-from analysis.projections.plane import Method
+from analysis.projections.plane import Method, Neighbours
 from analysis.tracks import in_one_frame, tracks_of
 
 
@@ -25,8 +26,8 @@ def centroid_map(
     *,
     centroid: Centroid = "centred",
     method: Method = "pca",
-    neighbours: int = 15,
-    seed: int = 0,
+    neighbours: Neighbours = 15,
+    seed: Seed = 0,
 ) -> Values:
     """Two coordinates of every expert's centroid at every checkpoint, in one frame a layer, fitted on all checkpoints.
 
@@ -44,7 +45,7 @@ def centroid_map(
     Raises:
         TooFew: With fewer than two checkpoints, or fewer than two different points in every layer.
         NotComparable: If the checkpoints differ in layers, experts or width.
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
+        BadKnob: If `neighbours` is below 2 or `seed` not 0 to 2**32 - 1.
 
     Source:
         Ours; centroids: Ahrac et al. 2026, arXiv 2605.12476.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.loads import NO_TOKENS, layer_counts, over_layers, relative
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import blind_chance
@@ -28,7 +28,7 @@ from analysis.statistic import State
     needs_selection=True,
 )
 def dead_experts(
-    prompt_counts: State, *, count: Literal["selected", "served"] = "selected", share: float = 0.0
+    prompt_counts: State, *, count: Literal["selected", "served"] = "selected", share: Annotated[float, Range(0)] = 0.0
 ) -> Values:
     """Experts whose load is at most `share` of an equal share, per layer; 0, the default, counts those never chosen.
 
@@ -50,7 +50,7 @@ def dead_experts(
         and ask with more prompts.
     """
     counts = layer_counts(prompt_counts, count)
-    values = _below(counts, _checked(share))
+    values = _below(counts, share)
     facts = over_layers(values, prompt_counts.shape.layers, "highest")
     facts["dead experts"] = int(values.nansum())
     return Values(values, facts=facts, caveats=(NO_TOKENS,) if bool(values.isnan().any()) else ())
@@ -72,9 +72,3 @@ def null(prompt_counts: State, *, count: str, share: float, generator: torch.Gen
 def _below(counts: Shaped[Tensor, "*case expert"], share: float) -> Float[Tensor, "*case"]:
     loads = relative(counts)
     return (loads <= share).sum(-1).double() + 0 * loads.sum(-1)
-
-
-def _checked(share: float) -> float:
-    if share < 0:
-        raise BadKnob(f"share is {share}; right: 0 (never chosen) or a positive share of an equal load")
-    return share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from analysis.effect import shuffled
 from analysis.errors import BadKnob, TooFew
+from analysis.knob import Range
 from analysis.measure import Chance, Values, measure
 from analysis.statistic import State
 
@@ -29,7 +31,9 @@ Rows = Bool[Tensor, " prompt"]
     axes=("layer", "expert"),
     needs_selection=True,
 )
-def expert_contrast(prompt_counts: State, *, first: int = 0, second: int = 1) -> Values:
+def expert_contrast(
+    prompt_counts: State, *, first: Annotated[int, Range(0)] = 0, second: Annotated[int, Range(-1)] = 1
+) -> Values:
     """The share of the first category's tokens that selected the expert, minus that of the second's.
 
     Categories count from 0 in alphabetical order; `second` = -1 is all others together.
@@ -43,7 +47,7 @@ def expert_contrast(prompt_counts: State, *, first: int = 0, second: int = 1) ->
         Layer by expert, -1 to 1; 0 where both use it alike. NaN if a category has no tokens.
 
     Raises:
-        BadKnob: If a number names no category, or both name the same.
+        BadKnob: If `first` is below 0, `second` below -1, or both name the same.
         TooFew: If there are not two categories.
 
     Source:
@@ -93,8 +97,8 @@ def null(prompt_counts: State, *, first: int, second: int, generator: torch.Gene
 
 
 def _chosen(state: State, first: int, second: int) -> tuple[Rows, Rows, tuple[str, str]]:
-    if first < 0 or second < OTHERS or first == second:
-        raise BadKnob(f"first={first}, second={second}; two different categories from 0, or second=-1 for all others")
+    if first == second:
+        raise BadKnob(f"first={first}, second={second}; name two different categories, or second=-1 for all others")
     names = sorted(set(state.prompts.categories))
     if len(names) < 2 or max(first, second) >= len(names):
         raise TooFew(f"first={first}, second={second}, of {len(names)} categories: {', '.join(names) or 'none'}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from scipy.stats import norm
 
+from analysis.knob import Range
 from analysis.measure import Chance, Values, measure
 from analysis.saliency import rank_agreement
 from analysis.statistic import State
@@ -20,7 +23,7 @@ HALF = float(norm.ppf(0.975))
     source="Ours: routed but silent, or rarely used and loud",
     axes=("layer", "expert"),
 )
-def expert_contribution(contribution_sums: State, *, silent: float = 0.1) -> Values:
+def expert_contribution(contribution_sums: State, *, silent: Annotated[float, Range(0)] = 0.1) -> Values:
     """(sum g|f| of the expert over that of its layer) / (its served tokens over those of its layer).
 
     g is the combine weight, f the expert's output; it equals the expert's mean g|f| over the layer's mean. A fact
@@ -35,6 +38,7 @@ def expert_contribution(contribution_sums: State, *, silent: float = 0.1) -> Val
         for an expert without tokens.
 
     Raises:
+        BadKnob: If `silent` is negative.
         Nothing of its own.
 
     Source:

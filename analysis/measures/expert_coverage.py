@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from scipy.special import betainc, gammaln
 from torch import Tensor
 
-from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.loads import layer_counts, over_layers
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import blind_loads, central_band
@@ -37,8 +37,8 @@ def expert_coverage(
     *,
     count: Literal["selected", "served"] = "selected",
     by: Unit = "tokens",
-    enough: int = 1,
-    missing: float = 0.5,
+    enough: Annotated[int, Range(1, 10_000)] = 1,
+    missing: Annotated[float, Range(0, ends=False)] = 0.5,
 ) -> Values:
     """The N at which the expected number of experts seen fewer than `enough` times falls to `missing`.
 
@@ -57,7 +57,7 @@ def expert_coverage(
         suffice.
 
     Raises:
-        BadKnob: If `enough` is less than 1 or `missing` not positive.
+        BadKnob: If `enough` is not 1 to 10,000 or `missing` not positive.
 
     Source:
         Hurlbert 1971, Ecology 52, 577 (rarefaction).
@@ -67,8 +67,6 @@ def expert_coverage(
         that the next prompts are like these. How many are enough is yours to say: 1 shows that an expert exists, the
         width of the model lets its input covariance have full rank.
     """
-    if enough < 1 or missing <= 0:
-        raise BadKnob(f"enough is {enough}, missing {missing}; right: enough of at least 1, missing above 0")
     seen, total = _seen(prompt_counts, count, by)
     values = _needed(seen, total, by, enough, missing)
     counts = layer_counts(prompt_counts, count)

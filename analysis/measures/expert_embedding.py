@@ -11,8 +11,9 @@ from torch import Tensor
 from analysis.centroids import centroids
 from analysis.cosines import centred_rows, unit_rows
 from analysis.jacobians import probes
+from analysis.knob import Seed
 from analysis.measure import Values, measure
-from analysis.projections.plane import Method, axis_labels, plane
+from analysis.projections.plane import Method, Neighbours, axis_labels, plane
 from analysis.result import Axis
 from analysis.slopes import mean_jacobians
 from analysis.slots import Layered
@@ -45,8 +46,8 @@ def expert_embedding(
     features: Features = "centroid",
     method: Method = "pca",
     centred: bool = True,
-    neighbours: int = 15,
-    seed: int = 0,
+    neighbours: Neighbours = 15,
+    seed: Seed = 0,
 ) -> Values:
     """Two coordinates per expert of every layer, from the directions of its features.
 
@@ -65,7 +66,7 @@ def expert_embedding(
 
     Raises:
         TooFew: If fewer than two experts differ (five for UMAP).
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
+        BadKnob: If `neighbours` is below 2 or `seed` not 0 to 2**32 - 1.
 
     Source:
         Ours; centroids and router rows: Ahrac et al. 2026; mean Jacobians: Liu 2026.

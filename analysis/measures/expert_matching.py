@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -10,12 +10,14 @@ from torch import Tensor
 
 from analysis.errors import BadKnob
 from analysis.evidence import LEVEL, Evidence, Likeness, likeness, mixture
+from analysis.knob import Range
 from analysis.loads import over_layers
 from analysis.matching import ALONE, Partners, assigned, told
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.result import Axis
 
 By = Literal["co-selection", "router row", "centroid", "jacobian", "output", "mix"]
+Weight = Annotated[float, Range(0)]
 Show = Literal["all pairs", "matched", "same number"]
 
 
@@ -44,11 +46,11 @@ def expert_matching(
     *,
     evidence: By = "co-selection",
     show: Show = "all pairs",
-    co_selection: float = 1.0,
-    router_row: float = 1.0,
-    centroid: float = 1.0,
-    jacobian: float = 1.0,
-    output: float = 1.0,
+    co_selection: Weight = 1.0,
+    router_row: Weight = 1.0,
+    centroid: Weight = 1.0,
+    jacobian: Weight = 1.0,
+    output: Weight = 1.0,
 ) -> Values:
     """Likeness of every expert of a and every expert of b, and the assignment with the largest sum of it.
 
@@ -130,8 +132,8 @@ def _likeness(a: Inputs, b: Inputs, evidence: By, weights: tuple[float, ...]) ->
     kinds: tuple[Evidence, ...] = ("co-selection", "router row", "centroid", "jacobian", "output")
     if evidence != "mix":
         return likeness(a, b, evidence)
-    if min(weights) < 0 or not max(weights) > 0:
-        raise BadKnob(f"the mix has weights {list(weights)}; they are 0 or more, and one of them above 0")
+    if not any(weights):
+        raise BadKnob("all weights of the mix are 0; one of them has to be above 0")
     return mixture(a, b, dict(zip(kinds, weights, strict=True)))
 
 

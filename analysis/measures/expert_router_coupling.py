@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.responses import DRAWS, chance_responses, squared_responses
@@ -22,7 +24,9 @@ from analysis.slots import Layered
     axes=("layer", "expert", "expert_b"),
     slow=True,
 )
-def expert_router_coupling(router_weight: Tensor, gate_weight: Layered, *, alpha: float = 1.0) -> Values:
+def expert_router_coupling(
+    router_weight: Tensor, gate_weight: Layered, *, alpha: Annotated[float, Range(0)] = 1.0
+) -> Values:
     """M_ij = |W_gate,j r_i|: router row i as a stand-in for its tokens, seen by expert j. No noise on the row.
 
     Facts, means over layers: `loss` = (1/E^2) sum over i != j of max(M_ij - alpha M_ii, 0) + max(M_ji - alpha M_ii, 0);
@@ -47,8 +51,6 @@ def expert_router_coupling(router_weight: Tensor, gate_weight: Layered, *, alpha
         Long router rows and large gates raise their whole row or column: for the direction alone read the
         router-to-gate response. Two equal rows have eps 0.
     """
-    if alpha < 0:
-        raise BadKnob(f"alpha is {alpha}; right: 0 or more")
     rows = router_weight.double()
     layers = [_coupling(r, gate_weight[layer]) for layer, r in enumerate(rows)]
     values, eps = torch.stack(layers), _room(rows)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from analysis.gate_rules import balance_gradient, z_gradient
+from analysis.knob import Range
 from analysis.loads import over_layers
 from analysis.measure import Values, measure
 from analysis.statistic import State
@@ -28,7 +29,11 @@ Term = Literal["balance", "z"]
     null="a ratio of two gradients has no chance value: 1 is where both pull equally hard",
 )
 def gradient_interference(
-    gradient_rows: State, prompt_counts: State, *, term: Term = "balance", coefficient: float = 0.01
+    gradient_rows: State,
+    prompt_counts: State,
+    *,
+    term: Term = "balance",
+    coefficient: Annotated[float, Range(0)] = 0.01,
 ) -> Values:
     """|D' X| of the auxiliary loss over |D' X| of the task, by the router's rows, on up to 512 sampled tokens.
 
@@ -45,6 +50,7 @@ def gradient_interference(
         One ratio per layer, 0 or more. NaN where the router hides its scores or the task does not pull at all.
 
     Raises:
+        BadKnob: If `coefficient` is negative.
         Nothing of its own.
 
     Source:

@@ -17,6 +17,7 @@ from analysis.nulls import central_band
 from analysis.statistic import State
 from analysis.subspaces import (
     GAP,
+    AxisCount,
     Split,
     Weighting,
     bases,
@@ -53,7 +54,7 @@ def grassmann_distance(
     routed_rows: State,
     common_rows: State,
     *,
-    n: int = 10,
+    n: AxisCount = 10,
     weighting: Weighting = "scaled",
     form: Form = "raw",
     matched: bool = True,

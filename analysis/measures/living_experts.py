@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from scipy.stats import binom
 from torch import Tensor
 
-from analysis.errors import BadKnob, NotComparable, TooFew
+from analysis.errors import NotComparable, TooFew
+from analysis.knob import Range
 from analysis.loads import NO_TOKENS, layer_counts, relative
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.result import Reason
@@ -30,7 +31,10 @@ NAMED = 6
     needs_selection=True,
 )
 def living_experts(
-    steps: tuple[Inputs, ...], *, count: Literal["served", "selected"] = "served", share: float = 0.1
+    steps: tuple[Inputs, ...],
+    *,
+    count: Literal["served", "selected"] = "served",
+    share: Annotated[float, Range(0)] = 0.1,
 ) -> Values:
     """Whether an expert's load is above `share` of an equal share, step by step; 0 asks for one token.
 
@@ -61,8 +65,6 @@ def living_experts(
     sizes = {(side.shape.layers, side.shape.experts) for side in steps}
     if len(sizes) > 1:
         raise NotComparable(f"checkpoints of different layers or experts have no experts in common: {sorted(sizes)}")
-    if share < 0:
-        raise BadKnob(f"share is {share}; right: 0 (one token is enough) or a positive share of an equal load")
     loads = torch.stack([relative(layer_counts(side.prompt_counts, count)) for side in steps])
     alive = (loads > share).double() + 0 * loads
     facts = {"in use at the first step": int(alive[0].nansum()), "in use at the last step": int(alive[-1].nansum())}

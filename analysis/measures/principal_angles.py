@@ -15,7 +15,7 @@ from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_rows
 from analysis.result import Axis, Reason
 from analysis.statistic import State
-from analysis.subspaces import Weighting, bases, cut, row_counts, said, why_nan
+from analysis.subspaces import AxisCount, Weighting, bases, cut, row_counts, said, why_nan
 
 Pair = Literal["mean", "nearest", "farthest"]
 DRAWS, FEWEST = 1000, 200
@@ -33,7 +33,7 @@ _HELD_NUMBERS = 1_000_000  # of the random rows, at a time
     slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def principal_angles(
-    routed_rows: State, *, n: int = 10, pair: Pair = "mean", weighting: Weighting = "scaled", matched: bool = True
+    routed_rows: State, *, n: AxisCount = 10, pair: Pair = "mean", weighting: Weighting = "scaled", matched: bool = True
 ) -> Values:
     """Principal angles between the spans of the first n principal axes of two experts' inputs, smallest first.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from analysis.centroids import centroids
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.errors import BadKnob
 from analysis.jacobians import Method, cosines, products
+from analysis.knob import Range
 from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angles
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_directions
@@ -52,8 +53,8 @@ def redundancy_map(
     down_weight: Layered,
     *,
     representation: Representation = "subspace overlap",
-    layer: int = -1,
-    threshold: float = 0.5,
+    layer: Annotated[int, Range(-1)] = -1,
+    threshold: Annotated[float, Range(-1, 1)] = 0.5,
     method: Method = "auto",
 ) -> Values:
     """One point per pair of experts of a layer: how alike what reaches them is (x) and what they do to it (y).
@@ -83,8 +84,8 @@ def redundancy_map(
         look, not to merge: mean Jacobians say nothing of biases, of what differs from token to token, or of the router.
     """
     labels = slope_sums.shape.layers
-    if not -1 <= layer < len(labels) or not -1 <= threshold <= 1:
-        raise BadKnob(f"layer={layer}, threshold={threshold}; layers are 0 to {len(labels) - 1} or -1 for all of them")
+    if layer >= len(labels):
+        raise BadKnob(f"layer={layer}; layers are 0 to {len(labels) - 1} or -1 for all of them")
     weights = (gate_weight, up_weight, down_weight)
     near, unknown = _near(centroid_sums, routed_rows, representation)
     points, names = [], []

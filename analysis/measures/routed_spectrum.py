@@ -14,7 +14,7 @@ from analysis.result import Reason
 from analysis.spec import EMPTY
 from analysis.spectra import Quantity, spread
 from analysis.statistic import State
-from analysis.subspaces import Cut, Weighting, cut, principal, row_counts, said, why_nan
+from analysis.subspaces import AxisCount, Cut, Weighting, cut, principal, row_counts, said, why_nan
 
 Of = Literal["inputs", "outputs"]
 DRAWS = 40
@@ -38,7 +38,7 @@ def routed_spectrum(
     *,
     of: Of = "inputs",
     quantity: Quantity = "explained",
-    n: int = 10,
+    n: AxisCount = 10,
     weighting: Weighting = "scaled",
     matched: bool = True,
 ) -> Values:

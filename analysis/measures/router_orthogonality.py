@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from analysis.cosines import row_cosines
 from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band, random_rows
 
@@ -22,7 +25,7 @@ DRAWN_NUMBERS = 4_000_000
     source="ERNIE 4.5 (Baidu 2025): orthogonality loss of the router, as in its released gate",
     axes=("layer",),
 )
-def router_orthogonality(router_weight: Tensor, *, groups: int = 1) -> Values:
+def router_orthogonality(router_weight: Tensor, *, groups: Annotated[int, Range(1)] = 1) -> Values:
     """|| R R^T - I ||_F^2 / E^2 with R the rows of length 1, i.e. (1/E^2) sum over i != j of cos_ij^2.
 
     With `groups`, the experts fall into that many blocks of neighbours; the loss of each block, then the mean.
@@ -67,7 +70,7 @@ def null(router_weight: Tensor, *, groups: int, generator: torch.Generator) -> C
 
 
 def _grouped(rows: Float[Tensor, "case expert model"], groups: int) -> Float[Tensor, "case group row model"]:
-    if groups < 1 or rows.shape[1] % groups:
+    if rows.shape[1] % groups:
         raise BadKnob(f"groups is {groups}; right: a divisor of the {rows.shape[1]} experts")
     return rows.unflatten(1, (groups, -1))
 

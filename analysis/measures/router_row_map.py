@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.cosines import Form
+from analysis.knob import Seed
 from analysis.measure import Inputs, Values, measure
-from analysis.projections.plane import Method
+from analysis.projections.plane import Method, Neighbours
 from analysis.tracks import in_one_frame, rows_of
 
 
@@ -20,7 +21,12 @@ from analysis.tracks import in_one_frame, rows_of
     slow_if={"method": "umap"},
 )
 def router_row_map(
-    steps: tuple[Inputs, ...], *, form: Form = "centred", method: Method = "pca", neighbours: int = 15, seed: int = 0
+    steps: tuple[Inputs, ...],
+    *,
+    form: Form = "centred",
+    method: Method = "pca",
+    neighbours: Neighbours = 15,
+    seed: Seed = 0,
 ) -> Values:
     """Two coordinates of every router row at every checkpoint, in one frame a layer, fitted on all checkpoints.
 
@@ -38,7 +44,7 @@ def router_row_map(
     Raises:
         TooFew: With fewer than two checkpoints, or fewer than two different rows in every layer.
         NotComparable: If the checkpoints differ in layers, experts or width.
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
+        BadKnob: If `neighbours` is below 2 or `seed` not 0 to 2**32 - 1.
 
     Source:
         Ours.

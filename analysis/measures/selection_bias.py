@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from analysis.certainty import HIDDEN
-from analysis.errors import BadKnob
+from analysis.knob import Range
 from analysis.loads import over_layers
 from analysis.measure import Values, measure
 from analysis.statistic import State
@@ -31,8 +31,8 @@ def selection_bias(
     router_sums: State,
     *,
     show: Literal["flips", "spread", "sd"] = "flips",
-    rate: float = 0.001,
-    updates: int = 0,
+    rate: Annotated[float, Range(0, ends=False)] = 0.001,
+    updates: Annotated[int, Range(0)] = 0,
 ) -> Values:
     """The bias b_e that is added for selection only, per layer.
 
@@ -61,8 +61,6 @@ def selection_bias(
         A limit of the choice to groups of experts, where a router has one, displaces selections too and is counted in
         the flips. The bias only means something beside the scores it is added to; equal biases change nothing.
     """
-    if rate <= 0 or updates < 0:
-        raise BadKnob(f"rate is {rate}, updates {updates}; right: a rate above 0, updates of 0 (unknown) or more")
     bias = router_bias.double()
     added = ~bias.isnan().any(-1)
     chosen = router_sums["scored"].sum(0) * router_sums.shape.top_k

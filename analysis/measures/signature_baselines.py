@@ -11,7 +11,7 @@ from torch import Tensor
 
 from analysis.cosines import unit_rows
 from analysis.effect import label_codes, within_and_across
-from analysis.errors import BadKnob
+from analysis.knob import Seed
 from analysis.measure import Values, measure
 from analysis.nulls import uniform_loads
 from analysis.prompt_pairs import distinct_pairs
@@ -44,7 +44,7 @@ def signature_baselines(
     balanced: Balanced = "distinct",
     method: Method = "closed_form",
     weighting: Weighting = "auto",
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Values:
     """Mean cosine within and across categories, beside the same mean over all pairs under two kinds of chance.
 
@@ -65,7 +65,7 @@ def signature_baselines(
 
     Raises:
         TooFew: If there are not two categories, or no category has two prompts.
-        BadKnob: If the seed is negative.
+        BadKnob: If the seed is not 0 to 2**32 - 1.
 
     Source:
         Avinash 2026, arXiv 2603.11114, reports within > balanced > across.
@@ -74,8 +74,6 @@ def signature_baselines(
         Within above balanced says that prompts share experts, not that they share them because of the task: the same
         words do it too. Where prompts differ in length, so do their floors; both floors are means over all pairs.
     """
-    if seed < 0:
-        raise BadKnob(f"seed={seed}; seeds start at 0")
     pairs, shares = distinct_pairs(prompt_counts.prompts), signatures(prompt_counts, weighting)
     labels = label_codes(prompt_counts.prompts.categories)[None]
     within, across = within_and_across(layer_cosines(directions(shares, False)), pairs, labels)

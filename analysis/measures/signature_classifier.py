@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.classifier import fold_accuracies, fold_of_prompt
-from analysis.errors import BadKnob, TooFew
+from analysis.errors import TooFew
+from analysis.knob import Range, Seed
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.result import Reason
@@ -33,10 +35,10 @@ def signature_classifier(
     prompt_counts: State,
     token_routes: State,
     *,
-    folds: int = 5,
+    folds: Annotated[int, Range(2)] = 5,
     weighting: Weighting = "auto",
-    penalty: float = 1.0,
-    seed: int = 0,
+    penalty: Annotated[float, Range(0, ends=False)] = 1.0,
+    seed: Seed = 0,
 ) -> Values:
     """Mean accuracy of multinomial logistic regression on signatures over stratified folds of held-out prompts.
 
@@ -56,7 +58,7 @@ def signature_classifier(
 
     Raises:
         TooFew: If there are not two categories with two different texts each.
-        BadKnob: If there are fewer than two folds, or the penalty is not positive, or the seed negative.
+        BadKnob: If there are fewer than two folds, or the penalty is not positive, or the seed not 0 to 2**32 - 1.
 
     Source:
         Avinash 2026, arXiv 2603.11114.
@@ -65,8 +67,6 @@ def signature_classifier(
         Read it beside its controls: routing that only repeats the words of a prompt is as accurate as the words. An
         untrained router tells categories apart as well, because different tokens reach different experts by accident.
     """
-    if folds < 2 or penalty <= 0 or seed < 0:
-        raise BadKnob(f"folds={folds}, penalty={penalty}, seed={seed}; from 2 folds, a penalty above 0, seeds from 0")
     shares = signatures(prompt_counts, weighting)
     caveats = said(prompt_counts, weighting, shares)
     task = _task(prompt_counts, shares, folds, seed)

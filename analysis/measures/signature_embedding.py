@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from analysis.knob import Seed
 from analysis.measure import Values, measure
-from analysis.projections.plane import axis_labels, plane
+from analysis.projections.plane import Neighbours, axis_labels, plane
 from analysis.result import Axis
 from analysis.signatures import Weighting, directions, said, signatures
 from analysis.statistic import State
@@ -30,8 +31,8 @@ def signature_embedding(
     method: Method = "pca",
     weighting: Weighting = "auto",
     centred: bool = False,
-    neighbours: int = 15,
-    seed: int = 0,
+    neighbours: Neighbours = 15,
+    seed: Seed = 0,
 ) -> Values:
     """Two coordinates per prompt, from the signatures' directions in all layers side by side.
 
@@ -48,7 +49,7 @@ def signature_embedding(
 
     Raises:
         TooFew: If fewer than two prompts differ (five for UMAP).
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
+        BadKnob: If `neighbours` is below 2 or `seed` not 0 to 2**32 - 1.
 
     Source:
         Avinash 2026, arXiv 2603.11114, for the signatures.

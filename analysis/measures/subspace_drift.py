@@ -12,7 +12,7 @@ from analysis.manifolds.grassmann import geodesic, random_angles
 from analysis.matching import ALONE, Matching, Partners, in_order, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import central_band
-from analysis.subspaces import Cut, Weighting, bases, cut, halves, row_counts, said, why_nan
+from analysis.subspaces import AxisCount, Cut, Weighting, bases, cut, halves, row_counts, said, why_nan
 
 DRAWS, _PER_AXIS_OF_HALF = 2000, 2
 
@@ -28,7 +28,7 @@ DRAWS, _PER_AXIS_OF_HALF = 2000, 2
     slow=True,  # principal axes of both sides' experts, and of both halves of each
 )
 def subspace_drift(
-    a: Inputs, b: Inputs, *, n: int = 10, weighting: Weighting = "scaled", matching: Matching = "co-selection"
+    a: Inputs, b: Inputs, *, n: AxisCount = 10, weighting: Weighting = "scaled", matching: Matching = "co-selection"
 ) -> Values:
     """Geodesic distance between the first n principal axes of the inputs of an expert of a and of its partner in b.
 

@@ -10,7 +10,7 @@ from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angl
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.statistic import State
-from analysis.subspaces import Weighting, bases, cut, row_counts, said, split_half, why_nan
+from analysis.subspaces import AxisCount, Weighting, bases, cut, row_counts, said, split_half, why_nan
 
 DRAWS = 2000
 
@@ -25,7 +25,7 @@ DRAWS = 2000
     slow=True,  # minutes for 16 layers of 64 experts in 2,048 dimensions
 )
 def subspace_overlap(
-    routed_rows: State, *, n: int = 10, weighting: Weighting = "scaled", matched: bool = True
+    routed_rows: State, *, n: AxisCount = 10, weighting: Weighting = "scaled", matched: bool = True
 ) -> Values:
     """|U'V|_F^2 / n of the first n principal axes U and V of two experts' inputs: the mean of cos^2 of their angles.
 

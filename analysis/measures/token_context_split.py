@@ -13,7 +13,7 @@ from analysis.effect import shuffled
 from analysis.measure import Chance, Values, measure
 from analysis.result import Axis, Reason
 from analysis.statistic import State
-from analysis.vocabulary import Vocabulary, draws_of, shuffled_tables, vocabulary
+from analysis.vocabulary import Often, Vocabulary, draws_of, shuffled_tables, vocabulary
 
 Correction = Literal["miller_madow", "none"]
 
@@ -26,7 +26,9 @@ Correction = Literal["miller_madow", "none"]
     source="Shannon 1948; bias correction: Miller 1955 and Madow; the split is ours",
     axes=("layer", "part"),
 )
-def token_context_split(token_routes: State, *, correction: Correction = "miller_madow", min_count: int = 10) -> Values:
+def token_context_split(
+    token_routes: State, *, correction: Correction = "miller_madow", min_count: Often = 10
+) -> Values:
     """Information of the token id about the first-ranked expert, I(e; id), and what it leaves open, H(e | id).
 
     A router is a function of the token and what came before it, so for infinitely many tokens the entropy left open is

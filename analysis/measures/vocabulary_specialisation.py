@@ -10,7 +10,7 @@ from analysis.loads import over_layers
 from analysis.measure import Chance, Values, measure
 from analysis.result import Reason
 from analysis.statistic import State
-from analysis.vocabulary import Vocabulary, Which, shuffled_tables, vocabulary
+from analysis.vocabulary import Often, Vocabulary, Which, shuffled_tables, vocabulary
 
 
 @measure(
@@ -21,7 +21,7 @@ from analysis.vocabulary import Vocabulary, Which, shuffled_tables, vocabulary
     source="Muennighoff et al. 2024, arXiv 2409.02060 (first-ranked expert, unweighted mean over ids)",
     axes=("layer",),
 )
-def vocabulary_specialisation(token_routes: State, *, id_of: Which = "input", min_count: int = 10) -> Values:
+def vocabulary_specialisation(token_routes: State, *, id_of: Which = "input", min_count: Often = 10) -> Values:
     """For each token id the share of its tokens that rank its commonest expert first; the plain mean over ids.
 
     `id_of`: the token itself, the one that follows it, or the one the model predicts to follow. `min_count` = 1 is the

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analysis.errors import BadKnob, TooFew
+from analysis.errors import TooFew
+from analysis.knob import Range
 from analysis.projections.mds import classical_scaling
 from analysis.projections.pca import principal_components
 from analysis.projections.trust import trustworthiness
 from analysis.projections.umap import umap_coordinates
 
 Method = Literal["pca", "umap", "mds"]
+Neighbours = Annotated[int, Range(2)]
 
 
 def plane(
@@ -34,13 +36,10 @@ def plane(
 
     Raises:
         TooFew: If fewer than two points differ (five for UMAP).
-        BadKnob: If `neighbours` is below 2 or `seed` below 0.
 
     Source:
         Pearson 1901; Torgerson 1952; McInnes et al. 2018, arXiv 1802.03426.
     """
-    if neighbours < 2 or seed < 0:
-        raise BadKnob(f"neighbours={neighbours}, seed={seed}; neighbours starts at 2, seed at 0")
     known = ~points.isnan().any(-1)
     flat = torch.full((len(points), 2), torch.nan, dtype=torch.float64)
     facts: dict[str, int | float | str] = {"points shown": int(known.sum())}

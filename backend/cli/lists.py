@@ -144,5 +144,5 @@ def _show(found: list[dict[str, Any]], names: tuple[str, ...], as_json: bool) ->
 
 
 def _knob(knob: dict[str, Any]) -> str:
-    choices = "|".join(map(str, knob["choices"])) or knob["kind"]
+    choices = "|".join(map(str, knob["choices"])) or " ".join(filter(None, (knob["kind"], knob["range"])))
     return f"{knob['name']}={choices} ({knob['default']})"

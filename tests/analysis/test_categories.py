@@ -148,9 +148,16 @@ def test_discoveries_are_those_of_benjamini_and_hochberg(world):
     assert _discoveries(observed, spread * 0) == 0
 
 
-@pytest.mark.parametrize("knobs", [{"first": 0, "second": 0}, {"first": -1}, {"second": -2}])
-def test_senseless_pairs_of_categories_are_refused(knobs, world):
-    with pytest.raises(BadKnob, match="two different categories"):
+@pytest.mark.parametrize(
+    ("knobs", "right"),
+    [
+        ({"first": 0, "second": 0}, "two different categories"),
+        ({"first": -1}, "'first' is -1; it takes a whole number, 0 to"),
+        ({"second": -2}, "'second' is -2; it takes a whole number, -1 to"),
+    ],
+)
+def test_senseless_pairs_of_categories_are_refused(knobs, right, world):
+    with pytest.raises(BadKnob, match=right):
         asked(CONTRAST, planted(world), **knobs)
 
 

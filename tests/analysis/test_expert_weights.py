@@ -182,7 +182,7 @@ def test_coupled_experts_cost_nothing_and_are_strongest_on_the_diagonal(world):
 
 
 def test_a_negative_alpha_is_refused(world):
-    with pytest.raises(BadKnob, match="alpha is -1"):
+    with pytest.raises(BadKnob, match=r"'alpha' is -1\.0; it takes a number, 0 to"):
         asked(world, "expert_router_coupling", weights(), alpha=-1.0)
 
 

@@ -61,7 +61,7 @@ def test_the_bar_is_a_share_of_an_equal_load(world):
     assert evaluate(MEASURE, steps_of(world, table, table), {"share": 0.2}).values.all()
     below = evaluate(MEASURE, steps_of(world, table, table), {"share": 0.25}).values
     np.testing.assert_array_equal(below[0, 0], [1, 0, 1, 1, 1, 0])
-    with pytest.raises(BadKnob, match=r"share is -0\.1"):
+    with pytest.raises(BadKnob, match=r"'share' is -0\.1; it takes a number, 0 to"):
         evaluate(MEASURE, steps_of(world, table, table), {"share": -0.1})
 
 

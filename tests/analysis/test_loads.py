@@ -176,7 +176,7 @@ def test_dead_experts_are_those_at_or_below_the_bar(world):
 def test_blind_routing_of_few_tokens_leaves_as_many_experts_out_as_the_binomial_says(world):
     null = dead(world, torch.tensor([[0, 1], [0, 2], [1, 2], [0, 3]])).null
     assert float(null.mean) == pytest.approx(8 * (1 - 2 / 8) ** 4, rel=0.02)
-    with pytest.raises(BadKnob, match="share is -1"):
+    with pytest.raises(BadKnob, match=r"'share' is -1\.0; it takes a number, 0 to"):
         dead(world, torch.zeros(4, 2).long(), share=-1.0)
 
 

@@ -161,9 +161,13 @@ def test_what_cannot_be_compared_is_refused_with_both_values(world, pair):
 NONE = dict.fromkeys(("co_selection", "router_row", "centroid", "jacobian", "output"), 0.0)
 
 
-@pytest.mark.parametrize("weights", [{"output": -1.0}, NONE], ids=["negative", "none"])
-def test_a_mix_of_negative_or_no_weights_is_refused(pair, weights):
-    with pytest.raises(BadKnob, match="0 or more, and one of them above 0"):
+@pytest.mark.parametrize(
+    ("weights", "right"),
+    [({"output": -1.0}, "'output' is -1.0; it takes a number, 0 to"), (NONE, "one of them has to be above 0")],
+    ids=["negative", "none"],
+)
+def test_a_mix_of_negative_or_no_weights_is_refused(pair, weights, right):
+    with pytest.raises(BadKnob, match=right):
         asked("expert_matching", pair("expert_matching"), evidence="mix", **weights)
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import math
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from analysis.errors import BadKnob, UnknownName
 from analysis.inference import evaluate
+from analysis.knob import Range
 from analysis.measure import FAMILIES, get, measures
 from analysis.result import Interval, Null, Reason, Result
 from analysis.slots import RouteBatch
@@ -244,6 +246,33 @@ def test_knobs_refuse_what_they_do_not_know(name):
     for knob in get(name).knobs:
         with pytest.raises(BadKnob, match=knob.name):
             get(name).settle({knob.name: "nonsense"})
+
+
+NUMBERS = [(name, knob) for name in EVERY for knob in get(name).knobs if knob.kind in ("int", "float")]
+of_numbers = pytest.mark.parametrize(("name", "knob"), NUMBERS, ids=[f"{name}-{knob.name}" for name, knob in NUMBERS])
+
+
+@of_numbers
+def test_a_number_has_a_range_and_nothing_outside_it_is_taken(name, knob):
+    measure, ends = get(name), (knob.range.low, knob.range.high)
+    beyond = (knob.range.low - 1, knob.range.high + 1, -(2**70), 2**70, *(() if knob.range.ends else ends))
+    for value in beyond:
+        with pytest.raises(BadKnob, match=f"knob {knob.name!r} is .* it takes a.* number, "):
+            measure.settle({knob.name: value})
+    for value in (knob.default, *(ends if knob.range.ends else ())):
+        assert measure.settle({knob.name: value})[knob.name] == value
+
+
+@of_numbers
+def test_a_number_that_is_none_is_refused(name, knob):
+    for value in (math.nan, math.inf, -math.inf, True, None):
+        with pytest.raises(BadKnob, match=f"knob {knob.name!r} is {value!r}; it takes"):
+            get(name).settle({knob.name: value})
+
+
+def test_a_seed_is_what_every_generator_takes():
+    seeds = [knob for _, knob in NUMBERS if knob.name == "seed"]
+    assert seeds and {knob.range for knob in seeds} == {Range(0, 2**32 - 1)}
 
 
 def test_unknown_measures_name_the_known():

@@ -103,8 +103,11 @@ def test_orthogonality_has_its_extremes_and_blocks(world):
     np.testing.assert_allclose(asked(world, "router_orthogonality", weight).values, [0, 3 / 4], atol=1e-12)
     pairs = torch.tensor([[1.0, 0], [0, 1], [1, 0], [1, 0]]).double()[None]
     assert asked(world, "router_orthogonality", pairs, groups=2).values[0] == pytest.approx((0 + 2 / 4) / 2)
-    for groups in (0, 3):
-        with pytest.raises(BadKnob, match=f"groups is {groups}; right: a divisor of the 4 experts"):
+    for groups, right in (
+        (0, "'groups' is 0; it takes a whole number, 1 to"),
+        (3, "right: a divisor of the 4 experts"),
+    ):
+        with pytest.raises(BadKnob, match=right):
             asked(world, "router_orthogonality", weight, groups=groups)
 
 

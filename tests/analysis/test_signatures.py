@@ -228,7 +228,7 @@ def test_distances_of_the_map_are_those_of_the_similarity(world):
 def test_a_senseless_neighbourhood_is_refused(knobs, world):
     from analysis.errors import BadKnob
 
-    with pytest.raises(BadKnob, match="neighbours="):
+    with pytest.raises(BadKnob, match=f"{next(iter(knobs))!r} is "):
         evaluate(get("signature_embedding"), world.inputs_for(get("signature_embedding")), knobs)
 
 

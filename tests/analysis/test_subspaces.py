@@ -126,7 +126,7 @@ def test_a_larger_subspace_than_half_of_the_space_is_cut():
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_subspace_has_at_least_one_axis(name):
-    with pytest.raises(BadKnob, match="n=0"):
+    with pytest.raises(BadKnob, match="'n' is 0; it takes a whole number, 1 to"):
         ask(name, routed([cloud(span(e), e) for e in range(2)]), n=0)
 
 

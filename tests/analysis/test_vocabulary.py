@@ -127,7 +127,7 @@ def test_without_ids_that_occur_often_enough_there_is_no_number(measure, world):
     assert np.isnan(result.values).all()
     assert "NaN: no id occurs 50 times in these prompts." in result.caveats
     assert result.null == Reason("no id occurs 50 times")
-    with pytest.raises(BadKnob, match="min_count=0"):
+    with pytest.raises(BadKnob, match="'min_count' is 0; it takes a whole number, 1 to"):
         evaluate(measure, side_of(by_token(world), world), {"min_count": 0})
 
 

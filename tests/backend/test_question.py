@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from analysis.measure import get
 from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
+from backend.measures import describe
 from backend.prompts import Prompt, PromptSet
 from backend.question import ask
 
@@ -70,6 +73,28 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ask("expert_load", [CHECKPOINT], WORDS, {"counts": "served"})
     with pytest.raises(BadKnob, match="served"):
         ask("expert_load", [CHECKPOINT], WORDS, {"count": "dropped"})
+
+
+@pytest.mark.parametrize(
+    ("measure", "knob", "value"),
+    [
+        ("grassmann_distance", "n", 0),
+        ("gradient_interference", "coefficient", -1),
+        ("expert_contribution", "silent", math.nan),
+        ("signature_embedding", "seed", 2**70),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_the_range_before_there_is_a_question(
+    measure: str, knob: str, value: Any
+) -> None:
+    with pytest.raises(BadKnob, match=rf"knob '{knob}' is {value!r}; it takes a.* number, \d to [\d,]+$"):
+        ask(measure, [CHECKPOINT], WORDS, {knob: value})
+
+
+def test_the_catalogue_tells_the_range_of_each_number() -> None:
+    told = {knob["name"]: knob["range"] for knob in describe(get("signature_classifier"))["knobs"]}
+    assert told["seed"] == "0 to 4,294,967,295" and told["folds"].startswith("2 to ")
+    assert told["penalty"].startswith("above 0 and below ") and told["weighting"] is None
 
 
 def test_the_number_of_checkpoints_is_the_measures() -> None:

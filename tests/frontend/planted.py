@@ -80,7 +80,7 @@ def declare(name: str, family: str, axes: tuple[str, ...], **more: Any) -> None:
 
 
 def choice(name: str, *choices: str) -> dict[str, Any]:
-    return {"name": name, "kind": "choice", "default": choices[0], "choices": list(choices)}
+    return {"name": name, "kind": "choice", "default": choices[0], "choices": list(choices), "range": None}
 
 
 COUNT, FORM, METHOD = (
@@ -88,8 +88,8 @@ COUNT, FORM, METHOD = (
     choice("form", "raw", "centred"),
     choice("method", "pca", "umap"),
 )
-SEED = {"name": "seed", "kind": "int", "default": 0, "choices": []}
-CENTRED = {"name": "centred", "kind": "bool", "default": False, "choices": []}
+SEED = {"name": "seed", "kind": "int", "default": 0, "choices": [], "range": "0 to 4,294,967,295"}
+CENTRED = {"name": "centred", "kind": "bool", "default": False, "choices": [], "range": None}
 SHARE = "load over uniform (0 to E/k; 1 is an equal share)"
 declare("expert_load", "routing", ("layer", "expert"), title="Expert load", unit=SHARE, knobs=[COUNT])
 declare("load_violation", "routing", ("layer",), unit="excess over an equal share (0 to E/k - 1)", knobs=[COUNT])

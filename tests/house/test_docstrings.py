@@ -74,6 +74,7 @@ def untold(measure: Measure) -> list[str]:
     shape = re.split(r"[,:;.]", text["Returns"])[0].lower()
     axes = Counter(axis.removesuffix("_b") for axis in measure.axes) or {"one number": 1}
     raised = set(re.findall(r"raise (\w+)\(", (MEASURES / f"{measure.name}.py").read_text()))
+    raised |= {"BadKnob"} if any(knob.range for knob in measure.knobs) else set()
     null = [title for title in ("Returns", "Source") if measure.null and not section(measure.null, title)]
     formula = section(measure.function, "Formula")
     complaints = {
