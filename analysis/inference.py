@@ -23,6 +23,7 @@ from analysis.token_rows import STRETCHES
 FEWEST_BLOCKS = 4
 FEWEST_TOKENS = 5 * STRETCHES
 """Of a prompt that has an interval of its own: in simulations those of 16 tokens held only 90 %."""
+NO_VALUE = "no value is defined, so there is nothing to put an interval around"
 SOFT_REASON = "every token uses every expert (k = E): there is no selection to count"
 
 
@@ -217,7 +218,7 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     how = f"delete-one-block jackknife over {len(blocks)} blocks of prompts, Student t"
     how += (", bias-corrected centre" if measure.plug_in else "") + SAID[measure.scale]
     how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
-    return Interval(_numpy(low), _numpy(high), LEVEL, how)
+    return _bounded(measure, full.values, low, high, how)
 
 
 def _interval_of_each_prompt(
@@ -236,7 +237,20 @@ def _interval_of_each_prompt(
     low, high = (bound.masked_fill(silent, math.nan) for bound in (low, high))
     how = f"delete-one-stretch jackknife over {STRETCHES} stretches of each prompt's tokens, Student t"
     how += f"{SAID[measure.scale]}; NaN for prompts of fewer than {FEWEST_TOKENS} tokens and without a difference"
+    return _bounded(measure, full.values, low, high, how)
+
+
+def _bounded(measure: Measure, values: Tensor, low: Tensor, high: Tensor, how: str) -> Interval | Reason:
+    if not bool((low.isfinite() | high.isfinite()).any()):
+        undefined = bool(values.isnan().all())
+        return Reason(NO_VALUE if undefined else f"no value has bounds: {_why_unbounded(measure)}")
     return Interval(_numpy(low), _numpy(high), LEVEL, how)
+
+
+def _why_unbounded(measure: Measure) -> str:
+    if measure.of_each_prompt:
+        return f"their prompts have fewer than {FEWEST_TOKENS} tokens, or no stretch of them says anything else"
+    return "undefined without one of the blocks of prompts"
 
 
 def _unbounded(measure: Measure, values: Tensor, interval: Interval | Reason) -> tuple[str, ...]:
@@ -246,10 +260,7 @@ def _unbounded(measure: Measure, values: Tensor, interval: Interval | Reason) ->
     lost = int((known & np.isnan(interval.low)).sum())
     if not lost:
         return ()
-    why = "undefined without one of the blocks of prompts"
-    if measure.of_each_prompt:
-        why = f"their prompts have fewer than {FEWEST_TOKENS} tokens, or no stretch of them says anything else"
-    return (f"No interval for {lost} of {int(known.sum())} values: {why}.",)
+    return (f"No interval for {lost} of {int(known.sum())} values: {_why_unbounded(measure)}.",)
 
 
 def _left_out(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], unit: int) -> Tensor:

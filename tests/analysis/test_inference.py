@@ -116,6 +116,23 @@ def test_a_value_that_is_undefined_anyway_is_not_said_to_lack_an_interval(world)
 LEFT = torch.arange(6) > 0
 
 
+def test_an_answer_without_a_value_has_a_reason_for_an_interval(world):
+    measure = dataclasses.replace(
+        get("expert_load"), function=lambda counts, *, count: counts["selected"].sum(0).double() * math.nan
+    )
+    assert evaluate(measure, world.inputs_for(measure), {}).interval == Reason(inference.NO_VALUE)
+
+
+def test_values_that_all_lack_bounds_have_a_reason_for_an_interval(world):
+    def whole(counts, *, count):
+        return counts["selected"].sum(0).double() if len(counts.prompts) == 16 else torch.full((3, 6), math.nan)
+
+    measure = dataclasses.replace(get("expert_load"), function=whole)
+    result = evaluate(measure, world.inputs_for(measure, lengths=(7,) * 16), {})
+    assert not np.isnan(result.values).any()
+    assert result.interval == Reason("no value has bounds: undefined without one of the blocks of prompts")
+
+
 def test_the_seed_of_a_null_follows_the_content_and_not_its_order(world):
     measure = get("load_violation")
     (side,) = world.inputs_for(measure)
