@@ -22,12 +22,12 @@ MOST = 10**9
 class Range:
     """The numbers a knob takes, written into its annotation: `n: Annotated[int, Range(1)] = 10`."""
 
-    low: float
-    high: float = MOST
+    low: int | float
+    high: int | float = MOST
     ends: bool = True
     """Whether `low` and `high` themselves are taken."""
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: int | float) -> bool:
         """False for NaN too."""
         return self.low <= value <= self.high and (self.ends or value not in (self.low, self.high))
 
