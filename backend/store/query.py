@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -20,9 +21,20 @@ ROWS = 10_000
 SECONDS = 10.0
 CHARACTERS = 64_000_000
 BATCH = 50
+GRACE = 1.0
+"""Seconds an interrupted query has to end in, before it is left behind."""
 
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 """Functions a FROM may name. The others read files, settings or the catalogue of the machine, or run text as SQL."""
+
+GROWING = frozenset({"repeat", "range", "generate_series", "list_resize", "array_resize"})
+"""One value of them may fill the machine: DuckDB counts it in no memory limit, and interrupts only between values."""
+
+_left: list[threading.Thread] = []
+"""Queries answered as stopped that are still inside one value; another is not begun beside them."""
+
+
+Rows = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -42,27 +54,52 @@ class Table:
 
 def select(database: Database, text: str, seconds: float = SECONDS) -> Table:
     """The rows of one SELECT; raises `Refusal` with the reason for anything else."""
+    _left[:] = [thread for thread in _left if thread.is_alive()]
+    if _left:
+        raise Refusal("A query that was stopped is still inside one long function; ask again when it has ended.")
     start = time.monotonic()
-    with database.cursor() as cursor:
+    cursor = database.cursor()
+    try:
         _check(cursor, text)
-        # A SELECT may hide an INSERT in its WITH; the read-only transaction refuses that one.
-        cursor.execute("BEGIN TRANSACTION READ ONLY")
-        alarm = threading.Timer(seconds, cursor.interrupt)
-        alarm.daemon = True
-        alarm.start()
-        try:
-            cursor.execute(text)
-            columns = tuple(column[0] for column in cursor.description or ())
-            rows = _fetch(cursor, start + seconds)
-        except duckdb.InterruptException as error:
-            raise Refusal(_stopped(seconds)) from error
-        except duckdb.Error as error:
-            raise Refusal(_sentence(error)) from error
-        finally:
-            alarm.cancel()
-            alarm.join()
-            cursor.execute("ROLLBACK")
+        columns, rows = _stopped_at(cursor, text, start + seconds)
+    except (duckdb.InterruptException, TimeoutError) as error:
+        raise Refusal(_stopped(seconds)) from error
+    except duckdb.Error as error:
+        raise Refusal(_sentence(error)) from error
+    finally:
+        # One left behind is its thread's: closing it here would wait for the value that it is in.
+        if not _left:
+            cursor.close()
     return Table(columns, tuple(rows[:ROWS]), len(rows) > ROWS, time.monotonic() - start)
+
+
+def _stopped_at(cursor: duckdb.DuckDBPyConnection, text: str, deadline: float) -> Rows:
+    """Columns and rows, from a thread that can be left behind: no interrupt reaches the inside of one value."""
+    found: Future[Rows] = Future()
+
+    def work() -> None:
+        try:
+            found.set_result(_rows(cursor, text, deadline))
+        except BaseException as error:
+            found.set_exception(error)
+
+    thread = threading.Thread(target=work, name="sql", daemon=True)
+    thread.start()
+    try:
+        return found.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        cursor.interrupt()
+        thread.join(GRACE)
+        if thread.is_alive():
+            _left.append(thread)
+        raise
+
+
+def _rows(cursor: duckdb.DuckDBPyConnection, text: str, deadline: float) -> Rows:
+    # A SELECT may hide an INSERT in its WITH; the read-only transaction refuses that one. Closing rolls it back.
+    cursor.execute("BEGIN TRANSACTION READ ONLY")
+    cursor.execute(text)
+    return tuple(column[0] for column in cursor.description or ()), _fetch(cursor, deadline)
 
 
 def _fetch(cursor: duckdb.DuckDBPyConnection, deadline: float) -> list[tuple[Any, ...]]:
@@ -98,24 +135,34 @@ def _check(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
     if kind != "SELECT":
         raise Refusal(f"Only SELECT (or WITH ... SELECT) is served; this is {kind}.")
     [[tree]] = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
-    for function in sorted(set(_table_functions(json.loads(tree)))):
-        if function not in TABLE_FUNCTIONS:
-            raise Refusal(
-                f"FROM {function}(...) is not served: functions that read files, settings or text as SQL are off; "
-                f"known: {', '.join(sorted(TABLE_FUNCTIONS))}.",
-                known=sorted(TABLE_FUNCTIONS),
-            )
+    used = set(_functions(json.loads(tree)))
+    for function in sorted(name for kind, name in used if kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS):
+        raise Refusal(
+            f"FROM {function}(...) is not served: functions that read files, settings or text as SQL are off; "
+            f"known: {', '.join(sorted(TABLE_FUNCTIONS))}.",
+            known=sorted(TABLE_FUNCTIONS),
+        )
+    for function in sorted(name for kind, name in used if kind == "FUNCTION" and name in GROWING):
+        raise Refusal(
+            f"{function}(...) as a value is not served: one such value may fill the memory. "
+            "For numbers in a row write FROM range(...)."
+        )
 
 
-def _table_functions(node: Any) -> Iterator[str]:
+def _functions(node: Any) -> Iterator[tuple[str, str]]:
+    """Where each function stands, as a value or behind FROM, and its name."""
     if isinstance(node, dict):
         if node.get("type") == "TABLE_FUNCTION":
-            yield node["function"]["function_name"].lower()
-        for child in node.values():
-            yield from _table_functions(child)
+            yield "TABLE_FUNCTION", node["function"]["function_name"].lower()
+            yield from _functions(node["function"]["arguments"])
+        else:
+            if "function_name" in node:
+                yield "FUNCTION", node["function_name"].lower()
+            for child in node.values():
+                yield from _functions(child)
     elif isinstance(node, list):
         for child in node:
-            yield from _table_functions(child)
+            yield from _functions(child)
 
 
 def _sentence(error: duckdb.Error) -> str:

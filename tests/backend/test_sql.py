@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,9 @@ def test_one_select_is_served(store: Store, query: str) -> None:
         ("WITH x AS (FROM READ_BLOB('secret.csv')) FROM x", r"FROM read_blob"),
         ("SELECT * FROM query('SELECT 1')", r"FROM query"),
         ("SELECT * FROM query_table('answers')", r"FROM query_table"),
+        ("SELECT repeat('x', 2000000000)", r"^repeat\(...\) as a value is not served"),
+        ("SELECT * FROM range((SELECT length(REPEAT('x', 2000000000))))", r"^repeat\(...\) as a value"),
+        ("SELECT list_sum(range(2000000000))", r"^range\(...\) as a value .* write FROM range"),
         ("SELECT * FROM duckdb_settings()", r"FROM duckdb_settings"),
         ("SELECT * FROM 'secret.csv'", "refused the query"),
         ("SELECT * FROM store_of_python", "refused the query"),
@@ -92,6 +96,22 @@ def test_a_query_without_end_is_stopped_and_the_store_lives(store: Store) -> Non
     assert store.sql("SELECT count(*) FROM answers").rows == ((1,),)
 
 
+def test_one_long_value_is_left_behind_in_time_and_nothing_starts_beside_it(store: Store) -> None:
+    """DuckDB reads an interrupt between values only: comparing these two strings takes seconds."""
+    start, slow = time.monotonic(), "SELECT levenshtein(rpad('a', 150000, 'a'), rpad('b', 150000, 'b'))"
+    with pytest.raises(Refusal, match=r"stopped after 0\.2 seconds"):
+        store.sql(slow, 0.2)
+    assert time.monotonic() - start < 3
+    with pytest.raises(Refusal, match="still inside one long function"):
+        store.sql("SELECT 1")
+    store.put_answer("later", answers.told())
+    deadline = time.monotonic() + 60
+    while any(thread.name == "sql" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert store.sql("SELECT count(*) FROM answers").rows == ((2,),)
+
+
 def test_rows_end_at_ten_thousand_and_say_so(store: Store) -> None:
     found = store.sql("SELECT range FROM range(10001)")
     assert len(found.rows) == 10_000 and found.truncated
@@ -100,7 +120,7 @@ def test_rows_end_at_ten_thousand_and_say_so(store: Store) -> None:
 
 def test_rows_too_long_to_send_are_refused_before_they_fill_the_memory(store: Store) -> None:
     with pytest.raises(Refusal, match="more than 64,000,000 characters"):
-        store.sql("SELECT repeat('x', 20000) FROM range(10000)", seconds=60)
+        store.sql("SELECT rpad('x', 20000, 'x') FROM range(10000)", seconds=60)
 
 
 def test_every_kind_of_value_becomes_json(store: Store) -> None:
