@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 
 from analysis.inference import evaluate
 from analysis.measure import Inputs, Measure, get
@@ -106,8 +105,6 @@ class Population:
         """The value for endless prompts; by its own formula where the measure keeps a sample of rows only."""
         if name == "centred_kernel_alignment":
             return np.stack([_alignment(batch) for batch in self.endless.layers[1]])
-        if name == "router_gate_correlation":
-            return np.array([_score_and_gate(batch) for batch in self.endless.layers[1]])
         measure = dataclasses.replace(get(name), null=None, interval_reason="not asked")
         return evaluate(measure, self.sides(measure, self.endless), knobs).values
 
@@ -141,9 +138,3 @@ def _alignment(batch: LayerBatch) -> np.ndarray:
     centred = [y - y.mean(0) for y in outputs]
     inner = torch.tensor([[(a.mT @ b).square().sum() for b in centred] for a in centred])
     return (inner / (inner.diagonal()[:, None] * inner.diagonal()).sqrt()).numpy()
-
-
-def _score_and_gate(batch: LayerBatch) -> float:
-    assert batch.gate_in is not None
-    logits = batch.logits.gather(1, batch.indices).flatten().numpy()
-    return float(np.asarray(spearmanr(logits, torch.nn.functional.silu(batch.gate_in).mean(-1).flatten().numpy()))[0])
