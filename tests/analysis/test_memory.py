@@ -1,20 +1,20 @@
 """What states take: flat in tokens, exact from the declaration, and small enough for a real model."""
 
 import dataclasses
-import resource
 
 import pytest
 import torch
 
 from analysis.slots import Shape
 from analysis.statistic import get, statistics
+from tests.resident import resident_bytes
 
 OLMOE = Shape(tuple(str(layer) for layer in range(16)), experts=64, top_k=8, model=2048, hidden=1024)
 """allenai/OLMoE-1B-7B: 16 layers, 64 experts, 8 a token."""
 
 BY_TOKEN = [name for name, each in statistics().items() if "token" in each.groups]
 FLAT = [name for name in statistics() if name not in BY_TOKEN]
-TWO_GB = 2_000_000_000
+TWO_GB, MEGABYTE = 2_000_000_000, 1_000_000
 
 
 def test_all_statistics_of_olmoe_fit_into_two_gigabytes():
@@ -41,7 +41,7 @@ def held(state):
 @pytest.mark.parametrize("name", FLAT)
 def test_a_hundred_times_more_tokens_take_no_more_memory(name, world):
     """Batches of one set of prompts, ever further into it; what a leak of any batch would add is over 10 MB."""
-    statistic, sizes, peaks = get(name), [], []
+    statistic, sizes, resident = get(name), [], []
     batches = world.batches_for(statistic, lengths=(32,) * 16)
     state = statistic.empty(world.SHAPE)
     for step in range(100):
@@ -49,9 +49,9 @@ def test_a_hundred_times_more_tokens_take_no_more_memory(name, world):
             keys = dataclasses.replace(batch.keys, position=batch.keys.position + 32 * step)
             state = statistic.grow(state, dataclasses.replace(batch, keys=keys))
         sizes.append(held(state))
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        resident.append(resident_bytes())
     assert set(sizes) == {statistic.bytes(world.SHAPE, 16)}
-    assert peaks[-1] - peaks[10] < 8_000  # kilobytes
+    assert min(resident[-10:]) - max(resident[5:15]) < 8 * MEGABYTE
 
 
 def test_rows_by_token_are_the_tokens_own(world):
