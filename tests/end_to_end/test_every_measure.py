@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, TimeoutError, expect
 
-from analysis.measure import FAMILIES
+from analysis.knob import MOST, Range
+from analysis.measure import FAMILIES, get
 from tests.end_to_end.conftest import Services
 from tests.end_to_end.panels import ANSWER_MILLISECONDS, ask, last_steps, panel, ready
 
@@ -33,11 +34,17 @@ def states_of_jobs(services: Services) -> dict[str, str]:
     return {job["id"]: job["state"] for job in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"]}
 
 
-def others(knob: dict) -> list:
-    """Values to turn a knob to: every choice, both of a switch, two beside a number."""
+def others(measure: str, knob: dict) -> list:
+    """Values to turn a knob to: every choice, both of a switch, a number's own and another in its range."""
     if knob["kind"] == "choice":
         return knob["choices"]
-    return [False, True] if isinstance(knob["default"], bool) else [knob["default"], 2 * knob["default"] + 1]
+    default = knob["default"]
+    if isinstance(default, bool):
+        return [False, True]
+    [declared] = [each for each in get(measure).knobs if each.name == knob["name"]]
+    within = declared.range or Range(-MOST)
+    beside = (2 * default + 1, default / 2) if declared.kind == "float" else (2 * default + 1, default + 1, default - 1)
+    return [default, next(value for value in beside if within.holds(value))]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,7 +83,7 @@ def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> Non
             while api.post("/questions", json=asked | {"wait": 20}).status_code == 202:
                 pass
             for knob in measure["knobs"]:
-                for value in others(knob):
+                for value in others(measure["name"], knob):
                     told = api.post("/questions", json=asked | {"knobs": {knob["name"]: value}, "only_stored": True})
                     passes = 0 if told.status_code == 200 else told.json()["cost"]["passes"]
                     assert passes == 0, (measure["name"], knob["name"], value)
