@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from tests.end_to_end.conftest import Services
 from tests.end_to_end.panels import ANSWER_MILLISECONDS, ask, last_steps, panel, ready
@@ -46,9 +46,14 @@ def asked(page: Page, services: Services, query: str = "") -> dict[str, Locator]
 
 
 def requests(page: Page) -> list[str]:
-    """What the page asks its server for from now on, but for the slow poll of jobs and the browser's own icon."""
+    """What the page asks its server for from now on, but for the slow poll of jobs, what it says, and the icon."""
     sent: list[str] = []
-    page.on("request", lambda r: sent.append(r.url) if not re.search("/api/v1/jobs|favicon", r.url) else None)
+
+    def seen(request: Request) -> None:
+        if not re.search("/api/v1/jobs|favicon", request.url) and "jobs-data" not in (request.post_data or ""):
+            sent.append(request.url)
+
+    page.on("request", seen)
     return sent
 
 
