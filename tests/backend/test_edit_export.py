@@ -21,7 +21,7 @@ from backend.errors import Conflict, Refusal
 from tests.backend import tiny_moe
 from tests.backend.edited import edited, run, subject
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 MERGE = {"kind": "merge", "layer": "1", "first": 0, "second": 5}
 KEEP = [[0, 2, 5, 7], [1, 2, 3, 4], [0, 4, 6, 7]]
 

@@ -22,6 +22,8 @@ from backend.runners.residents import Resident
 from tests.backend import tiny_moe, tiny_olmoe
 from tests.backend.edited import run, same, state
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"{n}: {word} of the {n * 7}th kind, <b>{word}</b>" for n, word in enumerate(("stone", "river", "light") * 6)]
 OFF = {"kind": "off", "layer": "1", "expert": 2}
 MERGE = {"kind": "merge", "layer": "1", "first": 0, "second": 5}

@@ -16,7 +16,7 @@ from backend.errors import Refusal
 from tests.backend import tiny_moe
 from tests.backend.edited import edited, run, same, state, subject, traits
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 FAMILIES = ("olmoe", "mixtral", "deepseek_v3", "gpt_oss", "lab_loss_free")  # gpt_oss: interleaved, transposed, biases
 PARTS = ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")
 

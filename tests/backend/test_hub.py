@@ -21,11 +21,11 @@ from backend.store import Store
 from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.fake_hub import NAME, TOKEN, FakeHub
 
+pytestmark = pytest.mark.slow
 WEIGHTS = "model.safetensors"
 
 
-def silent(stage: str, fraction: float) -> None:
-    return
+def silent(stage: str, fraction: float) -> None: ...
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from backend.settings import Settings
 from tests.backend import tiny_olmoe
 from tests.backend.inline import InlineRunner
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS, BLOCK = "model.safetensors", 8
 SIZES = {"vocab_size": 257, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 FOUR_BITS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

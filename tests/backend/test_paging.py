@@ -31,7 +31,7 @@ from backend.settings import Settings
 from tests.backend import tiny_olmoe
 from tests.backend.paged_files import EVERY, FEW, Machine, read, saved, task
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 KINDS = ("olmoe", "mixtral", "qwen2_moe", "deepseek_v3", "gpt_oss", "gemma4_text", "zaya", "cohere2_moe", "granitemoe")
 """Plain, without and with a shared expert, dense layers first, biases; experts in the layer itself, states that go from
 layer to layer, a shared expert that is not read, and products that depend on where in memory a matrix begins."""

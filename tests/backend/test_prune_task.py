@@ -25,6 +25,8 @@ from tests.backend import tiny_moe, tiny_olmoe
 from tests.backend.edited import TEXTS, edited, run, state
 from tests.backend.test_edit_task import Held
 
+pytestmark = pytest.mark.slow
+
 
 def planned(model, ratio: float, randoms: int = 2) -> dict:
     prompts = tuple(tiny_moe.prompts(*TEXTS))

@@ -25,6 +25,8 @@ from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.fake_hub import FakeHub
 from tests.backend.inline import InlineRunner
 
+pytestmark = pytest.mark.slow
+
 LABELS = ("step20-tokens2B", "step5-tokens1B", "step100-tokens9B")
 
 

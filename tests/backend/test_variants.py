@@ -27,6 +27,8 @@ from backend.settings import Settings
 from tests.backend import tiny_olmoe
 from tests.backend.inline import InlineRunner
 
+pytestmark = pytest.mark.slow
+
 WORDS = tiny_olmoe.prompts(12)
 WEIGHTS = "model.safetensors"
 
