@@ -58,6 +58,9 @@ def moved(
     size = cut(torch.cat([row_counts(side.routed_rows) for side in sides], -1), n, sides[0].shape.model, True)
     ways, means = _ways(sides[0].routed_rows, generator), []
     for layer, partner in enumerate(pairs):
+        if bool((partner == ALONE).all()):
+            means.append(torch.full((len(ways),), torch.nan, dtype=torch.float64))
+            continue
         rows = _together(sides[0].routed_rows, sides[1].routed_rows, partner, layer, weighting)
         found = torch.cat([_distances(rows, size, part) for part in ways.split(_at_once(rows, size))])
         means.append(found.masked_fill(found.isnan().any(0), torch.nan).nanmean(-1))
