@@ -67,7 +67,7 @@ def command(patch: pytest.MonkeyPatch, settings: Settings, *words: str, code: in
     patch.setenv("MOE_GEOMETRY_DATA", str(settings.data))
     patch.setenv("MOE_GEOMETRY_STORE", str(settings.store))
     patch.setenv("MOE_GEOMETRY_ROOTS", ":".join(map(str, settings.extra_roots)))
-    patch.setattr("backend.cli.local.LocalRunner", lambda store, *_: InlineRunner(store))
+    patch.setattr("backend.cli.local.LocalRunner", lambda store, *_, **__: InlineRunner(store))
     patch.setattr(sys, "argv", ["moe-geometry", *words])
     with pytest.raises(SystemExit) as ended:
         main()
