@@ -64,12 +64,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise Refusal(f"{folder} is no checkpoint: it has no config.json. It holds {named(names)}.")
     if path.stat().st_size > _MOST:
         raise Refusal(f"{path} has {path.stat().st_size:,} bytes; a config has at most {_MOST:,}.")
+    return parse_config(path, str(path))
+
+
+def parse_config(path: Path, where: str) -> dict[str, Any]:
+    """The object that a config.json holds; raises `Refusal` if it is none or names no model."""
     try:
         config = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise Refusal(f"{path} is not JSON: {error}.") from error
+        raise Refusal(f"{where} is not JSON: {error}.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise Refusal(f'{path} names no `model_type`; it must be an object such as {{"model_type": "olmoe", ...}}.')
+        raise Refusal(f'{where} names no `model_type`; it must be an object such as {{"model_type": "olmoe", ...}}.')
     return config
 
 

@@ -5,7 +5,6 @@ Pickles and code are never fetched. The token is the environment's and goes into
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backend.checkpoints.facts import parse_config
 from backend.checkpoints.headers import INDEX, PICKLES, SINGLE, TensorHeader, conversion, shard_map
 from backend.errors import Refusal, Unavailable
 from backend.runners.failures import TaskCancelled
@@ -71,13 +71,7 @@ def listing(name: str, revision: str | None, token: str | None) -> Listing:
 def config(found: Listing, token: str | None) -> dict[str, Any]:
     """The repository's config.json."""
     path = _fetched(found.name, found.commit, "config.json", token)
-    try:
-        raw = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise Refusal(f"The config.json of {found.name} on the hub is not JSON: {error}.") from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
-        raise Refusal(f"The config.json of {found.name} on the hub names no `model_type`.")
-    return raw
+    return parse_config(path, f"The config.json of {found.name} on the hub")
 
 
 def headers(found: Listing, token: str | None) -> dict[str, TensorHeader]:

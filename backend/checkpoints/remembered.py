@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -26,6 +27,7 @@ class Remembered:
         self._known: dict[str, tuple[str, Checkpoint]] = {}
         self._at: dict[str, Path] = {}  # where a checkpoint's real folder was found: its path may have links
         self._new = False
+        self._saving = threading.Lock()  # questions are looked up on many threads
         if file and file.is_file():
             try:
                 kept = json.loads(file.read_text("utf-8"))
@@ -47,7 +49,7 @@ class Remembered:
     def still(self, checkpoint: Checkpoint, roots: Sequence[Path] | None) -> bool:
         """Whether its folder looks as it did when it was read: asks for a look at this one folder, not at all."""
         folder = self._at.get(checkpoint.folder)
-        return folder is not None and self._known[str(folder)][0] == look(folder, roots)
+        return folder is not None and self._known.get(str(folder), ("",))[0] == look(folder, roots)
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Read it again at the next look: its fingerprint is known now."""
@@ -55,14 +57,16 @@ class Remembered:
 
     def save(self) -> None:
         """Write what is new; what is broken or not hashed yet is read again by every process."""
-        if not (self._file and self._new):
-            return
-        self._new = False
-        whole = {path: (stamp, asdict(c)) for path, (stamp, c) in self._known.items() if c.fingerprint and not c.error}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_name(f".{self._file.name}")
-        draft.write_text(json.dumps(whole), "utf-8")
-        draft.replace(self._file)
+        with self._saving:
+            if not (self._file and self._new):
+                return
+            self._new = False
+            known = list(self._known.items())
+            whole = {path: (stamp, asdict(c)) for path, (stamp, c) in known if c.fingerprint and not c.error}
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._file.with_name(f".{self._file.name}")
+            draft.write_text(json.dumps(whole), "utf-8")
+            draft.replace(self._file)
 
 
 def look(folder: Path, roots: Sequence[Path] | None) -> str:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, Input, Output, State
+from dash import Dash, Input, Output
 
 from frontend import order
-from frontend.client import Client, Refusal
+from frontend.callbacks.following import follow
+from frontend.client import Client
 from frontend.pages import compared, differs
-from frontend.state import material_of, order_of, parse
+from frontend.state import order_of
 
 
 def register(app: Dash, client: Client) -> None:
     """Each is drawn anew when the query or the material changes; it comes with its page."""
-
-    @app.callback(
-        Output("compared", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
-    )
-    async def draw_compared(search: str, refreshed: Any, path: str) -> Any:
-        try:
-            material = await material_of(client)
-        except Refusal as refusal:
-            return str(refusal)
-        return compared.strip(parse(path, search, material), material, search)
-
-    @app.callback(
-        Output("differs", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
-    )
-    async def draw_differs(search: str, refreshed: Any, path: str) -> Any:
-        try:
-            material = await material_of(client)
-        except Refusal as refusal:
-            return str(refusal)
-        return differs.table(parse(path, search, material), material)
+    follow(app, client, "compared", lambda state, material, search: compared.strip(state, material, search))
+    follow(app, client, "differs", lambda state, material, _: differs.table(state, material))
 
     @app.callback(Output("order", "children"), Input("loc", "search"))
     async def draw_order(search: str | None) -> Any:

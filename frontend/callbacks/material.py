@@ -6,9 +6,9 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
+from frontend.callbacks.following import follow
 from frontend.client import Client, Refusal
 from frontend.pages import checkpoints, prompts
-from frontend.state import material_of, parse
 
 
 def register(app: Dash, client: Client) -> None:
@@ -70,12 +70,4 @@ def _register_runs(app: Dash, client: Client) -> None:
 
 
 def _register_tables(app: Dash, client: Client) -> None:
-    @app.callback(
-        Output("facts-of-a", "children"), Input("loc", "search"), Input("refresh", "data"), State("loc", "pathname")
-    )
-    async def draw_facts(search: str, refreshed: Any, path: str) -> Any:
-        try:
-            material = await material_of(client)
-        except Refusal as refusal:
-            return str(refusal)
-        return checkpoints.facts(parse(path, search, material).a, material)
+    follow(app, client, "facts-of-a", lambda state, material, _: checkpoints.facts(state.a, material))
