@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,19 @@ def test_scanning_again_reads_nothing_that_has_not_changed(
     # Processor time, so that a busy machine does not fail it.
     assert time.process_time() - start < 0.1
     assert scan(settings.checkpoint_roots, Digests(), Remembered(settings.store / "checkpoints.json")) == first
+
+
+def test_many_threads_list_what_grows_meanwhile(settings: Settings, folder: Path) -> None:
+    remembered = Remembered(settings.store / "checkpoints.json")
+
+    def grown(number: int) -> int:
+        shutil.copytree(folder, folder.parent / f"step-{number + 100:05d}")
+        return len(scan(settings.checkpoint_roots, Digests(), remembered))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(grown, range(40))) == 41
+    kept = json.loads((settings.store / "checkpoints.json").read_text())
+    assert len(kept) == 41
 
 
 def test_more_experts_chosen_than_there_are_is_refused_by_its_key(settings: Settings, folder: Path) -> None:
