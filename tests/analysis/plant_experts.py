@@ -9,7 +9,9 @@ from tests.analysis.plant_cells import (
     ALL_ALIKE,
     GAUGE,
     GROUP,
+    MAP,
     NAN_AT_THE_DEAD,
+    NUMBER,
     SAME,
     SAME_EXPERTS,
     SAME_EXPERTS_BY_ANGLE,
@@ -22,13 +24,39 @@ from tests.analysis.plant_cells import (
     everywhere,
     fact,
 )
+from tests.analysis.plant_routing import OF_DUPLICATED, OF_SUBSET, ONE_SIGNATURE
 from tests.analysis.plants import DEAD, TWIN
 
 BITS = "information about the category (bits), mean over layers"
 ANGLE = math.acos(0.6)
 UNEVEN = np.array([1, 1, 0, 0, 0, 0])
 OF_THE_DEAD = (slice(None), DEAD)
+SHOWN_OF_THREE = fact("variance shown, layer 1", 2 / 3)
 STEPS_ALIKE = Cell(lambda s: alike(s.values[:, 1], s.values[:, 0]))
+ASKED_BY_NUMBER: Cell = NUMBER.asked(matching="identity")
+BY_NUMBER = dict.fromkeys(("identical", "duplicated", "rotated", "disjoint", "nested", "subset"), ASKED_BY_NUMBER)
+"""No expert takes the tokens that one took before, so none has a partner by co-selection: they are asked by number."""
+UNPAIRED = everywhere(np.nan)
+NO_PARTNER = {**BY_NUMBER, "dead": UNPAIRED, "collapsed": UNPAIRED}
+
+
+def _in_pairs(*pairs):
+    """1 for an expert and its one companion."""
+    found = np.eye(6)
+    for e, f in pairs:
+        found[e, f] = found[f, e] = 1
+    return found
+
+
+NEIGHBOURS, OF_ROTATED = _in_pairs((0, 1), (2, 3), (4, 5)), _in_pairs((0, 2), (1, 5), (3, 4))
+OPPOSITE = np.array([1, -1, 1, 1, 1, -1])
+
+
+def _two_places(s):
+    # Experts 1 and 5 lie opposite to the others, on one line in all layers; a principal axis has no sign.
+    close(abs(s.values), [1, 0])
+    for layer in s.values[:, 0].reshape(3, 6):
+        close(layer * layer[0], OPPOSITE)
 
 
 def _on_two(s):
@@ -110,6 +138,8 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         "duplicated": everywhere(0).asked(pair="nearest"),
         "disjoint": everywhere(0.6 * math.pi / 2),
         "nested": everywhere(0),
+        # Four experts in a plane, two in that plane turned: they have one axis in common.
+        "rotated": everywhere([0, 8 / 15 * ANGLE]),
     },
     "routed_spectrum": {
         **GAUGE,
@@ -132,6 +162,9 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         **GAUGE,
         "duplicated": both(SAME_EXPERTS, at((slice(None), *TWIN), 1)),
         "disjoint": at((..., ACROSS), 0),
+        "identical": everywhere(NEIGHBOURS),
+        "nested": everywhere(NEIGHBOURS),
+        "rotated": everywhere(OF_ROTATED),
         "subset": both(at((slice(None), 1, 0), 1), at((slice(None), 0, 1), 1 / 3)),
         "collapsed": at((slice(None), slice(0, 2)), UNEVEN),
         "dead": at((slice(None), DEAD), math.nan),
@@ -140,6 +173,10 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         **GAUGE,
         # Within a group a token keeps its two experts: 1 or 1/2 against a third of the tokens; across, none.
         "disjoint": at((..., ACROSS), -1 / 3),
+        # All layers have the same pairs, with a third of the tokens each.
+        "identical": everywhere(NEIGHBOURS - 1 / 3),
+        "nested": everywhere(NEIGHBOURS - 1 / 3),
+        "rotated": everywhere(OF_ROTATED - 1 / 3),
         "duplicated": SAME_EXPERTS,
         "collapsed": at((slice(None), slice(0, 2)), 0),
         "dead": at((slice(None), DEAD), math.nan),
@@ -151,35 +188,43 @@ EXPERTS: dict[str, dict[str, Cell]] = {
             everywhere((GROUP[:, None] == [0, 1]) / 3),
             fact(BITS, 1),
         ),
-        "identical": everywhere(1 / 6),
+        **dict.fromkeys(("identical", "rotated", "nested"), everywhere(1 / 6)),
+        "duplicated": everywhere(OF_DUPLICATED[:, None]),
+        "subset": everywhere(OF_SUBSET[:, None]),
         "dead": at(OF_THE_DEAD, 0),
     },
     "expert_contrast": {
         **GAUGE,
-        "collapsed": everywhere(0),
         "disjoint": everywhere((1 - 2 * GROUP) * 2 / 3),
-        "identical": everywhere(0),
+        **dict.fromkeys((*ONE_SIGNATURE, "collapsed"), everywhere(0)),
         "dead": at(OF_THE_DEAD, 0),
     },
     "expert_embedding": {
         "common": SAME,
-        "duplicated": SAME_EXPERTS,
-        "dead": NAN_AT_THE_DEAD,
+        "duplicated": both(SAME_EXPERTS, MAP),
+        "dead": both(NAN_AT_THE_DEAD, MAP),
+        "rotated": Cell(_two_places),
+        # Every centroid is the mean of its layer (0 where signs are in turn), and has no direction from it.
+        "nested": everywhere(math.nan),
+        "collapsed": everywhere(math.nan),
     },
     "token_context_split": {**GAUGE, "collapsed": everywhere(0)},
     "vocabulary_specialisation": {**GAUGE, "collapsed": everywhere(1)},
     "centroid_map": {
         # Two checkpoints with the same tokens: the second has the points of the first.
-        "common": STEPS_ALIKE,
-        "dead": Cell(
-            lambda s: close(np.argwhere(np.isnan(s.values).any(-1)), [[layer, 1, DEAD] for layer in (0, 1, 2)])
+        "common": both(STEPS_ALIKE, MAP),
+        "dead": both(
+            Cell(lambda s: close(np.argwhere(np.isnan(s.values).any(-1)), [[layer, 1, DEAD] for layer in (0, 1, 2)])),
+            MAP,
         ),
     },
     "router_row_map": {
-        "common": STEPS_ALIKE,
-        "dead": STEPS_ALIKE,
-        "duplicated": Cell(lambda s: alike(s.values[:, 1, TWIN[0]], s.values[:, 1, TWIN[1]])),
-        "identical": Cell(lambda s: alike(s.values[:, 1], s.values[:, 1, :1].repeat(6, 1))),
+        # Three axes with equally much, so any plane of them will do; five after the turn.
+        "common": both(STEPS_ALIKE, SHOWN_OF_THREE),
+        "dead": both(STEPS_ALIKE, SHOWN_OF_THREE),
+        "turned": fact("variance shown, layer 1", 2 / 5),
+        "duplicated": both(Cell(lambda s: alike(s.values[:, 1, TWIN[0]], s.values[:, 1, TWIN[1]])), MAP),
+        "identical": both(Cell(lambda s: alike(s.values[:, 1], s.values[:, 1, :1].repeat(6, 1))), SHOWN_OF_THREE),
     },
     "living_experts": {
         "collapsed": at(1, UNEVEN),
@@ -200,13 +245,13 @@ EXPERTS: dict[str, dict[str, Cell]] = {
     "expert_matching": {
         "common": SAME,
         # Whoever takes every token, or none, cannot be told from another by the tokens it takes.
-        "collapsed": everywhere(np.nan),
+        "collapsed": UNPAIRED,
         "dead": at((..., DEAD), np.nan),
         "turned": SAME,
     },
-    "routing_agreement": {"common": everywhere(1), "turned": everywhere(1), "collapsed": everywhere(np.nan)},
-    "routing_distance": {"common": everywhere(0), "turned": everywhere(0), "collapsed": everywhere(np.nan)},
-    "prompt_difference": {"common": everywhere(0), "turned": everywhere(0), "collapsed": everywhere(np.nan)},
+    "routing_agreement": {**NO_PARTNER, "common": everywhere(1), "turned": everywhere(1)},
+    "routing_distance": {**NO_PARTNER, "common": everywhere(0), "turned": everywhere(0)},
+    "prompt_difference": {**NO_PARTNER, "common": everywhere(0), "turned": everywhere(0)},
     "router_row_difference": {
         "common": everywhere(0),
         "turned": everywhere(1).asked(matching="identity"),
@@ -214,10 +259,16 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         "dead": everywhere(0),
     },
     "jacobian_drift": {
+        **BY_NUMBER,
         "common": everywhere(0),
         "collapsed": everywhere(0).asked(matching="identity"),
         "dead": everywhere(0).asked(matching="identity"),
         "subset": everywhere(0).asked(matching="identity"),
     },
-    "subspace_drift": {"common": everywhere(0, 1e-7)},
+    "subspace_drift": {
+        **BY_NUMBER,
+        "common": everywhere(0),
+        "dead": ASKED_BY_NUMBER,
+        "collapsed": UNPAIRED,
+    },
 }

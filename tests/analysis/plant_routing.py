@@ -23,8 +23,26 @@ from tests.analysis.plant_cells import (
 from tests.analysis.plants import COMMON, DEAD, TWIN
 
 UNEVEN = np.array([1, 1, 0, 0, 0, 0])
-LOAD_OF_SUBSET = np.array([3, 1, 1, 1, 1, 1]) * 6 / 8
+EVEN = ("identical", "rotated", "disjoint", "nested")
+"""Six experts with a third of the tokens each."""
+OF_SUBSET, OF_DUPLICATED = np.array([3, 1, 1, 1, 1, 1]) / 8, np.array([1, 2, 1, 2, 1, 1]) / 8
+"""Shares of the selections, where four pairs of experts come in turn."""
+ONE_SIGNATURE = ("identical", "duplicated", "rotated", "nested", "subset")
+"""Prompts of twelve tokens are whole turns of three or four pairs: all have the same signature."""
 OF_THE_DEAD = (slice(None), DEAD)
+
+
+def _in_even(cell: Cell) -> dict[str, Cell]:
+    return dict.fromkeys(EVEN, cell)
+
+
+def _one_signature(renamed):
+    # Nothing varies; experts under new names: 1 / (6 |s|^2); 12 tokens blindly: 1 / (1 + 4 / 24).
+    return everywhere([1, 1, renamed, 6 / 7])
+
+
+def _entropy(shares):
+    return -sum(q * math.log(q) for q in shares)
 
 
 def _probability(s):
@@ -49,7 +67,8 @@ def _rows_with_common(s):
 ROUTING: dict[str, dict[str, Cell]] = {
     "balance_loss": {
         **GAUGE,
-        "identical": everywhere(1),
+        # Even loads, whatever the probabilities are.
+        **_in_even(everywhere(1)),
         "collapsed": everywhere(lambda s: 3 * _probability(s).mean(1)[:, :2].sum(-1)),
     },
     "dead_experts": {**GAUGE, "dead": everywhere(1), "collapsed": everywhere(4), "identical": everywhere(0)},
@@ -58,20 +77,27 @@ ROUTING: dict[str, dict[str, Cell]] = {
         "dead": everywhere(math.nan),
         "collapsed": everywhere(math.nan),
         # Six experts with a third of the tokens each: 6 (2/3)^N = 1/2.
-        "nested": everywhere(math.log(12) / math.log(1.5)),
+        **_in_even(everywhere(math.log(12) / math.log(1.5))),
     },
     "expert_load": {
         **GAUGE,
-        "identical": everywhere(1),
-        "duplicated": SAME_EXPERTS,
-        "subset": everywhere(LOAD_OF_SUBSET),
+        **_in_even(everywhere(1)),
+        "duplicated": everywhere(6 * OF_DUPLICATED),
+        "subset": everywhere(6 * OF_SUBSET),
         "collapsed": everywhere(3 * UNEVEN),
         "dead": at(OF_THE_DEAD, 0),
     },
-    "load_entropy": {**GAUGE, "identical": everywhere(1), "collapsed": everywhere(math.log(2) / math.log(6))},
+    "load_entropy": {
+        **GAUGE,
+        **_in_even(everywhere(1)),
+        "duplicated": everywhere(_entropy(OF_DUPLICATED) / math.log(6)),
+        "subset": everywhere(_entropy(OF_SUBSET) / math.log(6)),
+        "collapsed": everywhere(math.log(2) / math.log(6)),
+    },
     "load_violation": {
         **GAUGE,
-        "identical": everywhere(0),
+        **_in_even(everywhere(0)),
+        "duplicated": everywhere(0.5),
         "subset": everywhere(1.25),
         "collapsed": everywhere(2),
         "dead": everywhere(1).asked(which="min"),
@@ -84,6 +110,9 @@ ROUTING: dict[str, dict[str, Cell]] = {
         **GAUGE,
         # Two of six experts, half each: 1 / (6 / 2); 12 tokens blindly: 1 / (1 + 4 / 24).
         "collapsed": everywhere([1, 1, 1 / 3, 6 / 7]),
+        **dict.fromkeys(("identical", "rotated", "nested"), _one_signature(1)),
+        "duplicated": _one_signature(8 / 9),
+        "subset": _one_signature(16 / 21),
         "disjoint": at((slice(None), 1), 0),
     },
     "signature_classifier": {
@@ -96,25 +125,30 @@ ROUTING: dict[str, dict[str, Cell]] = {
         **GAUGE,
         "collapsed": everywhere(1).asked(quantity="within"),
         "disjoint": everywhere(0).asked(quantity="across"),
+        # All cosines are 1: their standard deviation is no unit to count in.
+        **dict.fromkeys(ONE_SIGNATURE, both(everywhere(math.nan), fact("within", 1), fact("across", 1))),
     },
     "signature_embedding": {"common": SAME, "turned": SAME, "collapsed": REFUSED},
     "signature_outlier": {
         **GAUGE,
-        "collapsed": everywhere(0),
+        **dict.fromkeys((*ONE_SIGNATURE, "collapsed"), everywhere(0)),
         # Prompts are in the order of their category: the first eight are of kind a.
         "disjoint": both(at((slice(0, 8), 1), 1), at((slice(8, 16), 0), 1), fact("nearest to their own category", 1)),
     },
     "signature_similarity": {
         **GAUGE,
-        "collapsed": everywhere(1),
+        **dict.fromkeys((*ONE_SIGNATURE, "collapsed"), everywhere(1)),
         "disjoint": at((slice(0, 8), slice(8, 16)), 0),
-        "identical": everywhere(1),
     },
     "router_common_mode": {
         # Rows of length 1 that sum to 0, and a vector of length 2: 4 / (1 + 4).
         "common": everywhere(0.8),
         "turned": SAME,
         "identical": everywhere(1),
+        # Rows of length 1 that sum to (0, 1, 1), (1.6, -1, 1, 0.8) and (2, 1, 2, 1).
+        "duplicated": everywhere(2 / 36),
+        "rotated": everywhere(5.2 / 36),
+        "disjoint": everywhere(10 / 36),
         "dead": SAME,
     },
     "router_cosine": {
@@ -130,6 +164,8 @@ ROUTING: dict[str, dict[str, Cell]] = {
         "common": everywhere(0),
         # The mean row is 0. Axes 0, 1, 2 become 1 (minus), 3, 0: every row is at right angles to what it was.
         "turned": everywhere(1),
+        # Minus their mean, six equal rows have no direction.
+        "identical": everywhere(math.nan),
         "dead": everywhere(0),
     },
     "router_mean_cosine": {
@@ -137,6 +173,9 @@ ROUTING: dict[str, dict[str, Cell]] = {
         "common": everywhere(0.76),
         "turned": everywhere(-0.2),
         "identical": everywhere(1),
+        # (|sum|^2 - 6) / 30.
+        "duplicated": everywhere(-4 / 30),
+        "rotated": everywhere(-0.8 / 30),
         "disjoint": everywhere(2 / 15),
         "dead": SAME,
     },
@@ -145,6 +184,9 @@ ROUTING: dict[str, dict[str, Cell]] = {
         "common": everywhere((6 * 0.36 + 24 * 0.64) / 36),
         "turned": everywhere(1 / 6),
         "identical": everywhere(5 / 6),
+        # Pairs on one axis: four, and three beside three with cosine 0.6.
+        "duplicated": everywhere(8 / 36),
+        "rotated": everywhere(2 * (3 + 3 * 0.36) / 36),
         "disjoint": everywhere(4 / 36),
         "dead": SAME,
     },
@@ -183,6 +225,8 @@ ROUTING: dict[str, dict[str, Cell]] = {
         "duplicated": SAME_EXPERTS,
         "rotated": OWN_LIKE_OWN,
         "disjoint": at((..., ACROSS), 0),
+        # Signs in turn: every centroid is 0.
+        "nested": everywhere(math.nan),
         "dead": at((..., DEAD), math.nan),
     },
     "router_gate_correlation": {

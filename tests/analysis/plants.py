@@ -40,7 +40,7 @@ class Drawing:
     weights: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planted:
     """A world as statistics and measures see it."""
 
