@@ -46,7 +46,7 @@ def fold_accuracies(
         features: One row per prompt; standardised within each fold by its training prompts alone.
         labels: 0 to the number of categories - 1.
         fold: Where each prompt is held out.
-        penalty: Inverse strength of the L2 penalty (scikit-learn's C).
+        penalty: Inverse strength of the L2 penalty (scikit-learn's C, with two labels half of it).
         orders: Which prompt's features stand in each row; the given order if none.
 
     Returns:

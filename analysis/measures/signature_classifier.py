@@ -43,8 +43,8 @@ def signature_classifier(
     """Mean accuracy of multinomial logistic regression on signatures over stratified folds of held-out prompts.
 
     Each feature is standardised by the training prompts of its fold. The published 92.5 % +- 6.1 % fixes 5 or 10 folds
-    and the population's standard deviation; `penalty` (scikit-learn's C), scaling and `seed` are our guesses. A copy of
-    a text is used once.
+    and the population's standard deviation; `penalty` (scikit-learn's C, with two categories half of it), scaling and
+    `seed` are our guesses. A copy of a text is used once.
 
     Formula:
         A = mean over folds of the share of held-out prompts p with argmax_c (w_c . z_p + b_c) = category of p
