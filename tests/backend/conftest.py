@@ -11,8 +11,11 @@ import torch
 
 from backend.settings import Settings
 from tests.backend import lab_corpus as random_words
+from tests.backend import terminal as here
 from tests.backend import tiny_olmoe
+from tests.backend.inline import InlinePool, InlineRunner
 from tests.backend.live import Live, serving
+from tests.backend.terminal import Terminal
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +61,19 @@ def lab_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     random_words.build(folder)
     return folder
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """The command line, here."""
+    return here.terminal(monkeypatch, capsys)
+
+
+@pytest.fixture
+def in_process(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's questions and the lab's runs without processes of their own, which take longer to start."""
+    monkeypatch.setattr("backend.cli.local.LocalRunner", lambda store, *_, **__: InlineRunner(store))
+    monkeypatch.setattr("backend.lab.series.worker_pool", lambda workers: InlinePool())
 
 
 @pytest.fixture

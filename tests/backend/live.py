@@ -80,11 +80,10 @@ class Live:
     def events(self, job: str, headers: dict[str, str] | None = None) -> list[tuple[int, str, dict[str, Any]]]:
         with self.http.stream("GET", f"/jobs/{job}/events", headers=headers, timeout=PATIENCE) as stream:
             assert stream.headers["x-accel-buffering"] == "no"
-            lines = list(stream.iter_lines())
-        pairs = [
-            dict(line.split(": ", 1) for line in "\n".join(lines[n : n + 3]).split("\n"))
-            for n in range(0, len(lines), 4)
-        ]
+            blocks = "\n".join(stream.iter_lines()).split("\n\n")
+        # A line that begins with a colon is a heartbeat, which only a slow job needs.
+        told = [[line for line in block.split("\n") if line and not line.startswith(":")] for block in blocks]
+        pairs = [dict(line.split(": ", 1) for line in lines) for lines in told if lines]
         return [(int(pair["id"]), pair["event"], json.loads(pair["data"])) for pair in pairs]
 
 

@@ -13,29 +13,21 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from backend.cli import main
 from backend.settings import Settings
 from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.live import Live, serving
+from tests.backend.terminal import Terminal, environment
 
 pytestmark = pytest.mark.slow
 
 KEYS = {"measure", "values", "axes", "unit", "null", "interval", "caveats", "facts", "tokens", "prompts", "provenance"}
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    return {
-        **os.environ,
-        "MOE_GEOMETRY_DATA": str(settings.data),
-        "MOE_GEOMETRY_STORE": str(settings.store),
-        "MOE_GEOMETRY_DEVICE": "cpu",
-        "MOE_GEOMETRY_ROOTS": os.pathsep.join(map(str, settings.extra_roots)),
-    }
-
-
 def run(settings: Settings, *words: str, root: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "backend.cli", *words]
-    return subprocess.run(command, cwd=root, env=environment(settings), capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        command, cwd=root, env=os.environ | environment(settings), capture_output=True, text=True, timeout=600
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,27 +60,18 @@ def test_what_the_command_line_answers_the_backend_has(
         assert not backend.runner.log
 
 
-def test_what_the_backend_answers_the_command_line_has(live: Live, words_file: Path, root: Path) -> None:
+def test_what_the_backend_answers_the_command_line_has(live: Live, words_file: Path, terminal: Terminal) -> None:
     words = live.add(tiny_olmoe.prompts(20, "asked over http", start=5100))
     answer = live.answer("load_violation", words)
     ask = ["ask", "--checkpoint", "tiny", "--prompts", words, "--measure", "load_violation"]
-    told = run(live.settings, *ask, root=root)
+    told = terminal(live.settings, *ask)
     assert json.loads(told.stdout) == answer
-    fresh = run(
-        live.settings,
-        "ask",
-        "--checkpoint",
-        "tiny",
-        "--prompts",
-        str(words_file),
-        "--measure",
-        "load_entropy",
-        root=root,
-    )
+    ask = ["ask", "--checkpoint", "tiny", "--prompts", str(words_file), "--measure", "load_entropy"]
+    fresh = terminal(live.settings, *ask)
     assert fresh.returncode == 0, fresh.stderr
     key = json.loads(fresh.stdout)["provenance"]["key"]
     assert live.http.get(f"/questions/{key}").status_code == 200
-    table = run(live.settings, "sql", "--json", f"select measure from answers where key = '{key}'", root=root)
+    table = terminal(live.settings, "sql", "--json", f"select measure from answers where key = '{key}'")
     assert json.loads(table.stdout)["rows"] == [["load_entropy"]]
 
 
@@ -101,17 +84,11 @@ def test_what_the_backend_answers_the_command_line_has(live: Live, words_file: P
     ],
 )
 def test_a_refusal_is_one_sentence_and_exit_code_two(
-    live: Live, words: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    live: Live, words: tuple[str, ...], sentence: str, terminal: Terminal
 ) -> None:
-    """In this process, which has loaded torch already; the test below sees the exit code of a real one."""
-    monkeypatch.setattr(sys, "argv", ["moe-geometry", "ask", *words])
-    for name, value in environment(live.settings).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, error = capsys.readouterr()
-    assert end.value.code == 2 and out == ""
-    assert error.startswith(sentence) and error.count("\n") == 1
+    told = terminal(live.settings, "ask", *words)
+    assert told.returncode == 2 and told.stdout == ""
+    assert told.stderr.startswith(sentence) and told.stderr.count("\n") == 1
 
 
 def test_a_store_held_by_a_process_that_does_not_serve_is_named(live: Live, tmp_path: Path, root: Path) -> None:
@@ -153,7 +130,7 @@ def test_a_run_on_the_hub_is_added_by_its_headers_asked_about_and_asked_about_of
     assert offline.returncode == 0, offline.stderr
 
 
-def test_measures_lists_what_can_be_asked(live: Live, root: Path) -> None:
-    told = json.loads(run(live.settings, "measures", "--json", root=root).stdout)
+def test_measures_lists_what_can_be_asked(live: Live, terminal: Terminal) -> None:
+    told = json.loads(terminal(live.settings, "measures", "--json").stdout)
     assert {"name", "question", "unit", "source", "family", "reads", "axes", "knobs"} <= set(told[0])
     assert [m["name"] for m in told] == [m["name"] for m in live.http.get("/measures").json()["measures"]]

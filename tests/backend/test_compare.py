@@ -14,7 +14,7 @@ from analysis.lab.model import register
 from backend.cli.compare import compare
 from backend.errors import Refusal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 ORDERS = ([3, 0, 5, 1, 2, 4, 7, 6], [1, 2, 3, 4, 5, 6, 7, 0], [7, 6, 5, 4, 3, 2, 1, 0])
 

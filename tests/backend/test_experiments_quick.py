@@ -11,7 +11,7 @@ from backend.cli.reproduce import reproduce
 from backend.lab import experiments
 from backend.lab.experiment import Verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 TRAINS = ("functional-asymmetry", "geometric-coupling", "kmeans-router")
 

@@ -12,7 +12,7 @@ from backend.cli.reproduce import reproduce
 from backend.errors import Conflict, NotFound, Refusal
 from backend.lab.untrained import LAYOUTS, Sizes, write_untrained
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 TINY = Sizes(model=32, expert=16, experts=6, layers=2, top_k=2, heads=2)
 ASKED = {"olmoe": "geometric-coupling", "mixtral": "routing-signatures", "qwen2_moe": "dense-control"}
@@ -29,12 +29,12 @@ def test_experiments_take_any_layout_and_mark_what_was_never_trained(
     monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "data"))
     monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
-    reproduce(ASKED[layout], checkpoint=str(folder), as_json=True)
+    reproduce(ASKED[layout], checkpoint=str(folder), quick=True, as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert all(row["random_weights"] for row in rows)
     assert [row for row in rows if row["ours"] is not None]
     if layout == "mixtral":
-        reproduce(ASKED[layout], checkpoint=str(folder))
+        reproduce(ASKED[layout], checkpoint=str(folder), quick=True)
         for row, line in zip(rows, capsys.readouterr().out.splitlines()[2:], strict=True):
             filled = 1 + (row["ours"] is not None) + (row["low"] is not None)
             assert line.count("(random weights)") == filled, line

@@ -52,7 +52,7 @@ def test_each_panel_of_a_page_is_drawn_with_all_that_must_stand_beside_it_in_bot
     page: Page, services: Services, family: str
 ) -> None:
     ends, known = last_steps(services.api), {m["name"]: m for m in catalogue(services)}
-    ready(page, f"/{family}?a={ends['free']}&b={ends['aux']}")
+    ready(page, f"/{family}?a={ends['free-s1']}&b={ends['aux-s1']}&prompts=few")
     page.get_by_role("button", name="Ask what is missing").click()
     try:
         page.wait_for_function(SETTLED, timeout=ANSWER_MILLISECONDS)
@@ -74,12 +74,12 @@ def test_each_panel_of_a_page_is_drawn_with_all_that_must_stand_beside_it_in_bot
 
 
 def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> None:
-    end = last_steps(services.api)["free"]
+    end = last_steps(services.api)["free-s1"]
     with httpx.Client(base_url=services.api, timeout=120) as api:
         for measure in catalogue(services):
             if measure["sides"]:
                 continue
-            asked = {"measure": measure["name"], "checkpoints": [end], "prompts": "four-tasks"}
+            asked = {"measure": measure["name"], "checkpoints": [end], "prompts": "few"}
             while api.post("/questions", json=asked | {"wait": 20}).status_code == 202:
                 pass
             for knob in measure["knobs"]:
@@ -90,9 +90,9 @@ def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> Non
 
 
 def test_a_turned_knob_changes_the_figure_and_the_log_of_jobs_shows_no_pass(page: Page, services: Services) -> None:
-    end = last_steps(services.api)["free"]
+    end = last_steps(services.api)["free-s1"]
     cells = "d => d.querySelector('.js-plotly-plot').calcdata[0][0].z.flatMap(row => [...row]).map(v => v ?? NaN)"
-    ready(page, f"/specialisation?a={end}")
+    ready(page, f"/specialisation?a={end}&prompts=few")
     before = ask(page, "domain_specialisation").evaluate(cells)
     known = {job["id"] for job in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"]}
     panel(page, "domain_specialisation").get_by_role("button", name="token", exact=True).click()

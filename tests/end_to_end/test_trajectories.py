@@ -35,8 +35,8 @@ def calm(browser: Browser, services: Services) -> Iterator[Page]:
 
 
 def asked(page: Page, services: Services, query: str = "") -> dict[str, Locator]:
-    """The page of the run `free`, these of its panels answered."""
-    ready(page, f"/trajectories?a={last_steps(services.api)['free']}{query}")
+    """The page of the run `free-s1`, these of its panels answered."""
+    ready(page, f"/trajectories?a={last_steps(services.api)['free-s1']}&prompts=few{query}")
     for measure in MEASURES:
         if panel(page, measure).get_attribute("data-state") == "not-asked":
             panel(page, measure).get_by_role("button", name="Ask").click()
