@@ -19,20 +19,27 @@ NOT_NOMINAL = {
     ("expert_matching", ""): "one band for all pairs, of the most alike of them, as it says",
     ("expert_coverage", "count=served"): "how many are dropped is drawn anew, though the value is of as many as were",
     ("expert_coverage", "by=prompts"): "each prompt uses each expert: the same number in every draw",
-    ("grassmann_distance", "form=score"): "blind slots have no score but for a handful of cells",
     ("living_experts", ""): "1 in every draw, and the band is 1 to 1",
     ("principal_angles", ""): "the band is of unrelated subspaces; blind experts share tokens, which a mean shows",
 }
 DEFAULTS_ONLY = (
     "centroid_trajectory",
+    "grassmann_distance",
+    "jacobian_drift",
     "jacobian_spectrum",
     "rank_profile",
+    "redundancy_map",
     "routed_spectrum",
     "router_gate_correlation",
+    "routing_agreement",
     "signature_classifier",
+    "subspace_drift",
+    "subspace_overlap",
+    "token_context_split",
 )
-"""Whose choices take too long for every run. Asked on 2026-11-29, all hold but centroid=weighted: 89.1 % are inside."""
-DRAWS, FEWER = 60, 30
+"""Whose choices take too long for every run. Asked on 2026-11-29 and 30, 30 draws each, all hold but
+centroid=weighted (89.1 % are inside) and the score of grassmann_distance, which blind slots have in a handful of cells."""
+DRAWS, FEWER = 40, 20
 """Draws at the defaults, and at each other choice."""
 NULLS = sorted(name for name, measure in measures().items() if measure.null is not None)
 
