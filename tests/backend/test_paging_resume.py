@@ -16,7 +16,7 @@ from backend.paging.tree import Unkeepable, digest, packed, unpacked
 from tests.backend import tiny_olmoe
 from tests.backend.paged_files import Machine, read, saved, task
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 LAYERS = 4
 KILLED = """
 import os, signal, sys
