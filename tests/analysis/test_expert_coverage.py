@@ -115,6 +115,7 @@ def test_the_floor_in_prompts_is_that_of_blind_prompts_really_routed(enough, wor
     assert inside >= 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["tokens", "prompts"])
 def test_blind_routing_that_drops_a_part_needs_what_the_null_says(by, world):
     """Half of the selections dropped by coin: without the drops the null would need half as many tokens."""

@@ -84,6 +84,7 @@ def test_what_is_shown_are_all_pairs_the_matched_or_those_of_one_number(pair):
     assert np.isnan(same).sum() == 3 * 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(AFTER))
 def test_every_difference_of_a_permuted_checkpoint_is_zero_after_matching(pair, name):
     same = 1.0 if name == "routing_agreement" else 0.0
@@ -114,6 +115,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evidence", EVIDENCE)
 def test_unrelated_experts_stay_unmatched(world, evidence):
     """The bound holds the best of all pairs of a layer in 95 % of cases: of 60 layers at most 8 (p < 0.01)."""

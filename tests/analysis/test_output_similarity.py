@@ -60,6 +60,7 @@ def test_the_band_is_that_of_the_mean_and_wider_than_of_as_many_independent_toke
     assert width < 0.5 * 1.96 / math.sqrt(SHAPE.model)
 
 
+@pytest.mark.slow
 @every_choice
 def test_experts_that_share_a_third_of_their_output_are_outside(world, knobs):
     batches = []
@@ -75,6 +76,7 @@ def test_experts_that_share_a_third_of_their_output_are_outside(world, knobs):
     assert (found.values[:, 0, 2] < low[:, 0, 2]).all()
 
 
+@pytest.mark.slow
 def test_experts_that_always_say_the_same_are_one_token(world):
     """Outputs that do not depend on the token: the mean over all of them is the cosine of one pair of directions."""
     batch = world.layers(3, SHAPE, LENGTHS)[0]
@@ -111,6 +113,7 @@ def test_draws_are_cosines_with_the_other_expert_shuffled_and_the_band_is_made_o
     assert (np.broadcast_to(found.null.mean, found.values.shape)[1][PAIRS] == 0).all()
 
 
+@pytest.mark.slow
 @every_choice
 def test_a_shared_expert_has_a_band_of_its_own_in_the_last_row(world, knobs):
     rates = []

@@ -115,6 +115,7 @@ def sign_flip_p(world, seed, planted):
     return asked(world, pair, (20,) * 8, interval_reason="not asked").facts
 
 
+@pytest.mark.slow
 def test_exchanged_sides_give_a_p_of_its_nominal_size_and_find_what_is_planted(world):
     quiet = np.array([sign_flip_p(world, seed, planted=False)["sign-flip p"] for seed in range(60)])
     # Binomial(60, 0.05) is at most 8 in 99.5 %, and the mean of 60 uniform numbers 0.5 +- 3 x 0.037.

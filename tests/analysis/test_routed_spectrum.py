@@ -31,6 +31,7 @@ def spectrum(clouds, everything=None, given=None, shared=None, weights=None, **k
     return evaluate(get("routed_spectrum"), (Inputs(state.shape, states),), {"n": N, **knobs})
 
 
+@pytest.mark.slow
 def test_spectra_of_known_variances():
     """Variances 4, 4, 1, 1 of exactly orthogonal columns: one axis has .4 of them, the participation is 100/34."""
     columns = orthonormal(torch.cat([torch.ones(1, 64), torch.randn(4, 64, generator=generator())]).double())[1:]
@@ -67,6 +68,7 @@ def test_a_collapsed_expert_has_no_spectrum_and_a_duplicate_the_same():
     assert np.isnan(given.values[0, 1]) and given.facts["shared expert"] == given.values[0, 0]
 
 
+@pytest.mark.slow
 def test_knobs_that_have_no_part_in_outputs_are_named_and_those_that_have_are_not():
     clouds = [cloud(span(e, 6), e, rows=r, noise=0.3) for e, r in enumerate((60, 90, 12))]
     given, g = [cloud(span(e, 6), e) for e in range(3)], torch.rand(90, dtype=torch.float64, generator=generator(4))

@@ -170,6 +170,7 @@ def test_scores_that_tie_share_the_places_that_are_left(world):
     assert world.state_of("router_sums", [batch])["prompt_top"].tolist() == [[[1, 0.5, 0.5, 0]]]
 
 
+@pytest.mark.slow
 def test_nameless_scores_give_the_sequence_loss_that_the_null_says(world):
     """Against scores really handed to the experts in random order: mean, spread and coverage."""
     lengths, k, drawn = (3, 10, 40, 60), 2, []

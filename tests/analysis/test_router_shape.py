@@ -156,6 +156,7 @@ def test_a_turn_of_a_hundred_millionth_is_not_lost(world):
     assert asked(world, "router_drift", a, b, form="raw").values[0] == pytest.approx(0.5e-16 / 4, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["direction", "relative"])
 def test_unrelated_routers_are_at_the_null(what, world):
     inside = 0

@@ -127,6 +127,7 @@ def test_likeness_is_that_of_the_outputs_one_by_one(wide):
         np.testing.assert_allclose(found, mean, **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_silent_shared_expert_is_like_nobody_and_harms_no_other(world):
     def silent(own):
         return dataclasses.replace(wide_expert(), down=torch.zeros(5, WIDE).double())
@@ -169,6 +170,7 @@ def test_a_shared_expert_without_a_gate_is_compared_without_one(world):
     np.testing.assert_allclose(ask("jacobian_alignment", side).values[1], expected, **CLOSE)
 
 
+@pytest.mark.slow
 @every_case
 def test_the_routed_experts_part_of_the_table_is_what_it_is_without_a_shared_expert(world, wide, name, knobs):
     side, batches = wide
@@ -200,6 +202,7 @@ def test_every_cell_of_the_larger_table_has_a_null_and_an_interval(wide, name, k
     assert type(found).from_json(found.to_json()).to_json() == found.to_json()
 
 
+@pytest.mark.slow
 @every_case
 def test_renaming_routed_experts_leaves_the_shared_one_last(world, wide, name, knobs):
     side, batches = wide

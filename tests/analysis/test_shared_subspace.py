@@ -21,6 +21,7 @@ def axes_of(rows, weights, n):
     return vectors[:, values.argsort()[::-1][:n]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["scaled", "weighted", "plain"])
 def test_the_shared_experts_subspace_is_that_of_all_tokens_at_its_weight(world, weighting):
     # No two of the 400 tokens share a hash, and the sample holds 512.
@@ -68,6 +69,7 @@ def test_as_many_rows_of_a_shared_expert_are_used_as_of_the_others():
     np.testing.assert_allclose(found.values, fewer.values, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_score_of_a_shared_expert_is_between_its_own_floor_and_chance():
     """It sees what expert 0 sees and not what expert 1 sees."""
     clouds = [cloud(span(e), e, noise=0.5, rows=240) for e in (0, 7)]

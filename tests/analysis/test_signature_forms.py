@@ -32,6 +32,7 @@ def pairwise(one, other, tokens):
     )
 
 
+@pytest.mark.slow
 def test_prompts_of_one_distribution_have_corrected_cosine_one_where_the_raw_one_grows_with_length():
     generator, raw = torch.Generator().manual_seed(0), []
     rates = torch.exp(torch.randn(EXPERTS, generator=generator, dtype=torch.float64))
@@ -43,6 +44,7 @@ def test_prompts_of_one_distribution_have_corrected_cosine_one_where_the_raw_one
     assert raw == sorted(raw) and raw[0] < 0.8 and raw[2] < 0.97
 
 
+@pytest.mark.slow
 def test_different_distributions_keep_their_true_cosine_at_any_length():
     generator = torch.Generator().manual_seed(1)
     first, second = (torch.exp(torch.randn(EXPERTS, generator=generator, dtype=torch.float64)) for _ in range(2))
@@ -132,6 +134,7 @@ def test_a_planted_effect_survives_correction_and_centring(world):
         assert result.facts["within"] == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.slow
 def test_layers_without_an_effect_are_not_counted(world):
     counted = [
         evaluate(get("signature_effect"), world.inputs_for(get("signature_effect"), seed), {}).facts[

@@ -41,6 +41,7 @@ def test_the_same_directions_in_another_basis_are_the_same_subspace():
     assert ask("subspace_overlap", state).values[0, 0, 1] == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_rotating_all_inputs_changes_nothing():
     clouds = [cloud(span(e), e, noise=0.3) for e in range(4)]
     turn = rotation(9, MODEL)
@@ -146,6 +147,7 @@ def test_the_floor_and_the_score_tell_sampling_from_structure():
     assert float(split.within.mean()) == pytest.approx(raw.facts["split-half floor"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_an_expert_with_enough_rows_for_a_distance_has_a_score_and_one_whose_rows_are_of_one_half_says_why_not():
     """Four rows an axis of all prompts: 16; two of each half: 8."""
     clouds = [cloud(span(e), e, rows=r, noise=0.1) for e, r in enumerate((120, 100, 24))]
@@ -174,6 +176,7 @@ def test_halves_share_no_prompt_and_hold_whatever_block_is_left_out():
         assert left == tuple(tuple(b for b in half if b != block) for half in (first, second))
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_score_is_wider_than_samples_differ_but_not_by_much():
     """Two experts to a subspace, so that scores are 0 and about 1; halves dealt anew for each block gave 6.3 times."""
     scores, widths, pairs = [], [], np.triu_indices(6, 1)
@@ -186,6 +189,7 @@ def test_the_interval_of_a_score_is_wider_than_samples_differ_but_not_by_much():
     assert 2.36 < np.mean(widths) / spread < 5.5
 
 
+@pytest.mark.slow
 def test_without_structure_there_is_no_score():
     round_ones = [torch.randn(ROWS, MODEL, dtype=torch.float64, generator=generator(e)) for e in range(12)]
     result = ask("grassmann_distance", routed(round_ones), form="score")
