@@ -234,9 +234,35 @@ def products(jacobians: MeanJacobians, method: Method) -> tuple[Float[Tensor, "e
     Source:
         Liu 2026, arXiv 2605.16349. Exact costs E products [d, h] [h, d] and one of [E, d d] by its transpose.
     """
-    every, model = jacobians.every, jacobians.down.shape[1]
-    cost = 2.0 * model * model * sum(own.down.shape[2] + len(every) for own, _ in every)
-    if method == "exact" or (method == "auto" and cost <= AFFORDABLE):
+    model, widths = jacobians.down.shape[1], [own.down.shape[2] for own, _ in jacobians.every]
+    if not is_sketched(model, widths, method):
         return gram(jacobians), 0.0
     found, errors = sketched_products(jacobians.along(probes(model, min(PROBES, model)).to(jacobians.up.device)))
     return found, float(errors.nan_to_num().max())
+
+
+def is_sketched(model: int, widths: list[int], method: Method) -> bool:
+    """Whether `products` sends probes through experts of these hidden widths and multiplies nothing out.
+
+    Returns:
+        True where that was asked for, or where all else would take too long.
+
+    Source:
+        Ours.
+    """
+    cost = 2.0 * model * model * sum(hidden + len(widths) for hidden in widths)
+    return method == "sketch" or (method == "auto" and cost > AFFORDABLE)
+
+
+def directions(model: int, widths: list[int], method: Method) -> int:
+    """In how many directions of the input `products` sees each Jacobian: all, or those of its probes.
+
+    The cosine of two unrelated Jacobians scatters by 1 / sqrt(model x these), by their own likeness and the sketch's.
+
+    Returns:
+        1 to `model`.
+
+    Source:
+        Ours.
+    """
+    return min(PROBES, model) if is_sketched(model, widths, method) else model

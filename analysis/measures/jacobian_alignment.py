@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -10,16 +11,20 @@ from torch import Tensor
 
 from analysis import beside
 from analysis.cosines import off_diagonal
-from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, products
+from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, directions, products
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
+from analysis.result import Reason
+from analysis.shuffled import shuffled_cosines
 from analysis.slopes import mean_jacobians, shuffled_down, token_counts, without_tokens
-from analysis.slots import Layered
+from analysis.slots import Layered, Shape
 from analysis.statistic import State
 from analysis.token_jacobians import PAIRS, drawn_spread
 
 Tokens = Literal["common", "served", "each"]
-Baseline = Literal["random experts", "shuffled outputs"]
+Baseline = Literal["random experts", "shuffled weights", "shuffled outputs"]
+Band = tuple[Float[Tensor, "*case"], Float[Tensor, "*case"], Float[Tensor, "*case"]]
+"""Centre, low and high bound of the null, broadcastable to the values."""
 
 _PAIRS = 400
 
@@ -71,9 +76,10 @@ def jacobian_alignment(
 
     Caveat:
         Any two independently initialised experts are near 0: a low value alone is no sign of specialisation. Compare it
-        with the null and with step 0. The null of random experts takes gate and up projections for unrelated: where
-        they are alike (upcycled models) chance is wider, sqrt(1 + d/h) times for equal normal ones of h neurons; the
-        null of shuffled outputs keeps them. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
+        with the null and with step 0. The nulls of random experts and of shuffled weights take gate and up projections
+        for unrelated: where they are alike (upcycled models) chance is wider, sqrt(1 + d/h) times for equal normal ones
+        of h neurons; the null of shuffled outputs keeps them. Shuffled weights keep slopes that only the weights as
+        they are have on these tokens. Few tokens add noise to each mean Jacobian and pull cosines towards 0. Over
         served tokens, experts are compared on different inputs.
     """
     shape = slope_sums.shape
@@ -113,49 +119,81 @@ def null(
     method: Method,
     baseline: Baseline,
     generator: torch.Generator,
-) -> Chance:
-    """Independent random experts, or these experts with each one's output dimensions shuffled, signs too.
+) -> Chance | Reason:
+    """Random experts, or these with the entries of each weight matrix shuffled, or with output dimensions shuffled.
 
-    For `each`, both keep the tokens' slopes and probes, so the noise of the probes is in the band; down projections are
-    random, or outputs turned at random.
+    `shuffled weights`: the entries of gate, up and down of each expert change places within their matrix; each hidden
+    neuron keeps its mean slopes. `shuffled outputs`: gate and up stay, rows of down change places and signs. For `each`
+    slopes and probes of the tokens stay, so the noise of the probes is in the band; down projections are random, or
+    outputs turned at random.
 
     Returns:
-        Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal.
+        Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal. No null of shuffled weights
+        for `each`.
 
     Source:
         Ours: for down projections of independent normal entries the variance of the cosine is <G_e, G_f> / (d tr G_e
         tr G_f), G = A'A of the inner map A = diag(a) W_gate + diag(b) W_up. If the inner maps are unrelated too that is
-        1/d^2; if they are the same normal one, 1/d^2 + 1/(dh), for h hidden neurons. Shuffled and `each`: drawn.
+        1/d^2, as for shuffled weights whose entries have mean 0; if they are the same normal one, 1/d^2 + 1/(dh), for h
+        hidden neurons. Where p probes see d directions, 1/(dp) is in place of 1/d^2. Shuffled outputs, `each`: drawn.
     """
-    same = torch.eye(beside.count(slope_sums.shape), dtype=torch.bool)
+    shape, weights = slope_sums.shape, (gate_weight, up_weight, down_weight)
+    shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
+    layers = mean_jacobians(slope_sums, weights, "served" if tokens == "served" else "common", shared)
+    if tokens == "each" and baseline == "shuffled weights":
+        return Reason("slopes of single tokens are not kept, so shuffled weights have no band of them")
     if tokens == "each":
-        spread, how = _spread_of_each(slope_sums, baseline)
-        centre, low, high = torch.zeros_like(spread), -spread, spread
+        band, how = _band_of_each(slope_sums, baseline)
     elif baseline == "random experts":
-        spread, model = 1.96 / slope_sums.shape.model, slope_sums.shape.model
-        how = f"independent random experts, their gate and up projections unrelated too: sd 1/{model}"
-        centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (0.0, -spread, spread))
+        band, how = _band_of_random(shape.model, _seen(shape, method))
+    elif baseline == "shuffled weights":
+        band, how = _band_of_weights(layers, _seen(shape, method))
     else:
-        weights = (gate_weight, up_weight, down_weight)
-        shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
-        over = "served" if tokens == "served" else "common"
-        drawn = [_shuffled(j, method, generator) for j in mean_jacobians(slope_sums, weights, over, shared)]
-        bands = [(d.mean(), *central_band(d)) for d in drawn]
-        centre, low, high = (torch.stack(part)[:, None, None] for part in zip(*bands, strict=True))
-        how = f"{len(drawn[0])} pairs a layer of experts with shuffled output dimensions"
-    centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in (centre, low, high))
+        band, how = _band_of_outputs(layers, method, generator)
+    same = torch.eye(beside.count(shape), dtype=torch.bool)
+    centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in band)
     return Chance(centre, low, high, how)
 
 
-def _spread_of_each(slope_sums: State, baseline: Baseline) -> tuple[Float[Tensor, "layer every every"], str]:
-    """Half the width of the band, one for pairs of routed experts and one for pairs with the shared expert."""
+def _seen(shape: Shape, method: Method) -> int:
+    """In how many directions of the input a mean Jacobian is seen."""
+    return directions(shape.model, [shape.hidden] * shape.experts + [shape.shared] * min(shape.shared, 1), method)
+
+
+def _around(centre: Float[Tensor, "*case"], spread: Float[Tensor, "*case"]) -> Band:
+    return centre, centre - 1.96 * spread, centre + 1.96 * spread
+
+
+def _band_of_random(model: int, seen: int) -> tuple[Band, str]:
+    spread = torch.tensor((model * seen) ** -0.5, dtype=torch.float64)
+    said = f"1/{model}" if seen == model else f"1/sqrt({model} x {seen}), seen by {seen} probes"
+    how = f"independent random experts, their gate and up projections unrelated too: sd {said}"
+    return _around(torch.zeros_like(spread), spread), how
+
+
+def _band_of_weights(layers: Iterator[MeanJacobians], seen: int) -> tuple[Band, str]:
+    centre, spread = (torch.stack(part) for part in zip(*(shuffled_cosines(j, seen) for j in layers), strict=True))
+    how = "experts with the entries of each weight matrix shuffled, mean slopes kept: in closed form"
+    return _around(centre, spread), how
+
+
+def _band_of_outputs(layers: Iterator[MeanJacobians], method: Method, generator: torch.Generator) -> tuple[Band, str]:
+    drawn = [_shuffled(jacobians, method, generator) for jacobians in layers]
+    bands = [(values.mean(), *central_band(values)) for values in drawn]
+    centre, low, high = (torch.stack(part)[:, None, None] for part in zip(*bands, strict=True))
+    return (centre, low, high), f"{len(drawn[0])} pairs a layer of experts with shuffled output dimensions"
+
+
+def _band_of_each(slope_sums: State, baseline: Baseline) -> tuple[Band, str]:
+    """One for pairs of routed experts and one for pairs with the shared expert."""
     shape, kind = slope_sums.shape, 0 if baseline == "random experts" else 1
     routed = drawn_spread(slope_sums["drawn"].sum(0), shape.model)[:, kind, None, None]
     shared = drawn_spread(slope_sums["shared_drawn"].sum(0), shape.model)[..., kind, None]
     routed, own = routed.expand(-1, shape.experts, shape.experts), shared.expand(-1, -1, shared.shape[1])
-    spread = 1.96 * beside.bordered(routed, shared.expand(-1, -1, shape.experts), own).sqrt()
+    spread = beside.bordered(routed, shared.expand(-1, -1, shape.experts), own).sqrt()
     what = "down projections are random" if kind == 0 else "outputs are turned at random"
-    return spread, f"experts of these slopes and probes whose {what}: sd of {PAIRS} drawn pairs a layer"
+    how = f"experts of these slopes and probes whose {what}: sd of {PAIRS} drawn pairs a layer"
+    return _around(torch.zeros_like(spread), spread), how
 
 
 def _shuffled(jacobians: MeanJacobians, method: Method, generator: torch.Generator) -> Float[Tensor, " pair"]:

@@ -17,10 +17,11 @@ from analysis.token_jacobians import token_probes
 from tests.analysis.beside import EXPERTS, MEASURES, WIDE, ask, side_of, wide_expert, with_shared
 
 COPIED = 3
+BASELINES = ("random experts", "shuffled weights", "shuffled outputs")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 KNOBS = [
     *(("jacobian_alignment", {"tokens": tokens}) for tokens in ("common", "served", "each")),
-    *(("jacobian_alignment", {"method": "sketch", "baseline": b}) for b in ("random experts", "shuffled outputs")),
+    *(("jacobian_alignment", {"method": "sketch", "baseline": b}) for b in BASELINES),
     *(("output_similarity", {"of": of}) for of in ("same token", "mean output")),
     # No score: these worlds are blind, so it is NaN in every pair. test_shared_subspace has it on planted spans.
     *(("grassmann_distance", {"n": 2, "form": form}) for form in ("raw", "normalised")),
