@@ -19,7 +19,7 @@ from torch import Tensor
 from analysis.alignment import same_layers, same_tokens, same_width
 from analysis.centroids import centroids
 from analysis.cosines import centred_rows, unit_rows
-from analysis.jacobians import cosines, products
+from analysis.jacobians import cosines, directions, products
 from analysis.measure import Inputs
 from analysis.slopes import mean_jacobians
 
@@ -129,6 +129,18 @@ def joint_jacobians(a: Inputs, b: Inputs) -> Float[Tensor, "layer both both"]:
     return torch.stack([products(both, "auto")[0] for both in joined])
 
 
+def seen_together(a: Inputs, b: Inputs) -> int:
+    """In how many directions of the input `joint_jacobians` sees each of them.
+
+    Returns:
+        1 to `model`.
+
+    Source:
+        Ours.
+    """
+    return directions(a.shape.model, [s.shape.hidden for s in (a, b) for _ in range(s.shape.experts)], "auto")
+
+
 def _by_selection(a: Inputs, b: Inputs, level: float) -> Likeness:
     tokens, found, bounds = same_tokens(a, b), [], []
     for layer in range(len(a.shape.layers)):
@@ -194,8 +206,10 @@ def _by_jacobians(a: Inputs, b: Inputs, level: float) -> Likeness:
     # What rounding leaves of equal Jacobians has no direction worth a cosine.
     nothing = centred.diagonal(dim1=-2, dim2=-1) <= 1e-12 * joint.diagonal(dim1=-2, dim2=-1)
     found = cosines(centred.masked_fill(nothing[..., None], torch.nan))[:, :own, own:]
-    # Of independent random experts the cosine has standard deviation 1/d: as directions in d^2 dimensions.
-    return Likeness(found, _bound(a.shape.model**2, found.shape[1:], level).expand_as(found))
+    # Of independent random experts the cosine has standard deviation 1/d: as directions in d^2 dimensions, or in those
+    # that probes see.
+    bound = _bound(a.shape.model * seen_together(a, b), found.shape[1:], level)
+    return Likeness(found, bound.expand_as(found))
 
 
 def _of_vectors(

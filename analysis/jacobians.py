@@ -257,8 +257,6 @@ def is_sketched(model: int, widths: list[int], method: Method) -> bool:
 def directions(model: int, widths: list[int], method: Method) -> int:
     """In how many directions of the input `products` sees each Jacobian: all, or those of its probes.
 
-    The cosine of two unrelated Jacobians scatters by 1 / sqrt(model x these), by their own likeness and the sketch's.
-
     Returns:
         1 to `model`.
 
@@ -266,3 +264,16 @@ def directions(model: int, widths: list[int], method: Method) -> int:
         Ours.
     """
     return min(PROBES, model) if is_sketched(model, widths, method) else model
+
+
+def scatter(model: int, seen: int) -> tuple[float, str]:
+    """How far the cosine of two unrelated Jacobians is from 0, by chance and, seen in few directions, by the sketch.
+
+    Returns:
+        Standard deviation, 0 to 1, and how to write it.
+
+    Source:
+        Ours: two random directions in model x seen dimensions.
+    """
+    said = f"1/{model}" if seen == model else f"1/sqrt({model} x {seen}), as {seen} probes see them"
+    return (model * seen) ** -0.5, said

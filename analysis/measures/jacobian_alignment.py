@@ -11,7 +11,7 @@ from torch import Tensor
 
 from analysis import beside
 from analysis.cosines import off_diagonal
-from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, directions, products
+from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, directions, products, scatter
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import central_band
 from analysis.result import Reason
@@ -165,10 +165,9 @@ def _around(centre: Float[Tensor, "*case"], spread: Float[Tensor, "*case"]) -> B
 
 
 def _band_of_random(model: int, seen: int) -> tuple[Band, str]:
-    spread = torch.tensor((model * seen) ** -0.5, dtype=torch.float64)
-    said = f"1/{model}" if seen == model else f"1/sqrt({model} x {seen}), seen by {seen} probes"
+    spread, said = scatter(model, seen)
     how = f"independent random experts, their gate and up projections unrelated too: sd {said}"
-    return _around(torch.zeros_like(spread), spread), how
+    return _around(torch.zeros((), dtype=torch.float64), torch.tensor(spread, dtype=torch.float64)), how
 
 
 def _band_of_weights(layers: Iterator[MeanJacobians], seen: int) -> tuple[Band, str]:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.evidence import joint_jacobians
-from analysis.jacobians import cosines
+from analysis.evidence import joint_jacobians, seen_together
+from analysis.jacobians import cosines, scatter
 from analysis.matching import ALONE, Matching, in_order, partners, random_pairs, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.slopes import token_counts, without_tokens
@@ -70,13 +70,14 @@ def null(a: Inputs, b: Inputs, *, matching: Matching, generator: torch.Generator
         pairs of the same experts, and its p.
 
     Source:
-        The cosine of two independent random d x d maps has standard deviation 1/d. Random pairs: ours; max-statistic
+        The cosine of two independent random d x d maps has standard deviation 1/d, and where p probes see them
+        1/sqrt(dp). Random pairs: ours; max-statistic
         over layers: Westfall & Young 1993.
     """
     facts, by_layer = random_pairs(_cosines(a, b), partners(a, b, matching), generator)
-    half, model = 1.96 / a.shape.model, a.shape.model
-    centre, low, high = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 1 - half, 1 + half))
-    return Chance(centre, low, high, f"independent random experts: cosine 0, sd 1/{model}", facts, by_layer)
+    spread, said = scatter(a.shape.model, seen_together(a, b))
+    centre, low, high = (torch.tensor(1 + x, dtype=torch.float64) for x in (0.0, -1.96 * spread, 1.96 * spread))
+    return Chance(centre, low, high, f"independent random experts: cosine 0, sd {said}", facts, by_layer)
 
 
 def _cosines(a: Inputs, b: Inputs) -> Float[Tensor, "layer expert expert_b"]:

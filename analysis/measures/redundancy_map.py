@@ -12,7 +12,7 @@ from torch import Tensor
 from analysis.centroids import centroids
 from analysis.cosines import off_diagonal, row_cosines
 from analysis.errors import BadKnob
-from analysis.jacobians import Method, cosines, products
+from analysis.jacobians import Method, cosines, directions, products, scatter
 from analysis.knob import Range
 from analysis.manifolds.grassmann import all_pair_overlaps, overlap, random_angles
 from analysis.measure import Chance, Values, measure
@@ -126,8 +126,8 @@ def null(
         Mean and 95 % band per coordinate, the same for all pairs.
 
     Source:
-        Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d where the
-        experts' gate and up projections are unrelated.
+        Ours: x drawn, tokens taken to scatter alike in all directions; y has sd 1/d where the experts' gate and up
+        projections are unrelated, 1/sqrt(dp) where p probes see them.
     """
     experts, model = slope_sums.shape.experts, slope_sums.shape.model
     draws = max(1, 2 * _PAIRS // (experts * (experts - 1)))
@@ -137,7 +137,8 @@ def null(
         axes = cut(row_counts(routed_rows), AXES, model, matched=True).axes
         drawn = overlap(random_angles(axes, model, _SUBSPACES, generator))
     x = (drawn.mean(), *central_band(drawn))
-    y = (torch.tensor(number, dtype=torch.float64) for number in (0.0, -1.96 / model, 1.96 / model))
+    spread, _ = scatter(model, directions(model, [slope_sums.shape.hidden] * experts, method))
+    y = (torch.tensor(number, dtype=torch.float64) for number in (0.0, -1.96 * spread, 1.96 * spread))
     centre, low, high = (torch.stack(both) for both in zip(x, y, strict=True))
     what = "random subspaces" if representation == "subspace overlap" else "centroids of blind routing"
     return Chance(centre, low, high, f"{len(drawn):,} pairs of {what}; independent random experts")
