@@ -12,6 +12,7 @@ from analysis.classifier import coordinates, fit, fold_accuracies, fold_of_promp
 from analysis.errors import BadKnob, TooFew
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
+from analysis.measures.signature_classifier import _of_random_routers
 from analysis.result import Reason
 from analysis.slots import Prompts, text_digest
 
@@ -92,6 +93,7 @@ def test_categories_with_experts_of_their_own_are_told_apart_every_time(world):
     # Lengths and words were the same for both.
     assert result.facts["from the prompt's length alone"] <= 0.6
     assert result.facts["from its token ids alone"] <= 0.8
+    assert result.facts["from a random router of its token ids"] <= 0.8
     assert result.interval == Reason(MEASURE.interval_reason)
 
 
@@ -108,6 +110,25 @@ def test_length_and_words_are_found_out_as_what_tells_the_categories(world):
     result = evaluate(MEASURE, side_of(dataclasses.replace(batch, keys=keys), world), {})
     assert result.facts["from the prompt's length alone"] == 1
     assert result.facts["from its token ids alone"] == 1
+    assert result.facts["from a random router of its token ids"] >= 0.95
+
+
+def test_a_random_router_sends_an_id_to_the_same_k_experts_wherever_it_stands(world):
+    bags = torch.tensor([[3.0, 0, 1], [3, 0, 1], [0, 5, 0]]).double() / torch.tensor([[4.0], [4], [5]])
+    first, second, *_ = _of_random_routers(bags, world.SHAPE, 0)
+    layers, experts, k = len(world.SHAPE.layers), world.SHAPE.experts, world.SHAPE.top_k
+    for drawn in (first, second):
+        drawn = drawn.unflatten(-1, (layers, experts))
+        torch.testing.assert_close(drawn.sum(-1), torch.ones(3, layers).double())
+        assert torch.equal(drawn[0], drawn[1]) and (drawn[2] > 0).sum(-1).tolist() == [k] * layers
+        assert not torch.equal(drawn[:, 0], drawn[:, 1])
+    assert not torch.equal(first, second)
+
+
+def test_a_fully_soft_router_has_no_random_one_beside_it(world):
+    soft = dataclasses.replace(world.SHAPE, top_k=6)
+    result = evaluate(MEASURE, side_of(world.routes(shape=soft), world), {})
+    assert "from its token ids alone" in result.facts and "from a random router of its token ids" not in result.facts
 
 
 def test_a_copy_of_a_text_is_used_once(world):

@@ -102,3 +102,10 @@ def test_training_sets_tasks_further_apart_than_the_untrained_router_does(
     sizes = [result.facts["Cohen's d"] for result in found]
     assert sizes[0] > 4 * sizes[1]
     assert sizes == pytest.approx([end, start], abs=0.02)
+
+
+def test_the_classifier_stands_beside_an_untrained_router_and_what_the_words_alone_tell(shipped: Shipped) -> None:
+    trained, start = (shipped.signatures("signature_classifier", "aux", step) for step in ("03000", "00000"))
+    assert (float(trained.values), float(start.values)) == (pytest.approx(0.988, abs=5e-3), pytest.approx(0.575))
+    assert trained.facts["from its token ids alone"] == pytest.approx(0.963, abs=5e-3)
+    assert trained.facts["from a random router of its token ids"] == pytest.approx(0.65)

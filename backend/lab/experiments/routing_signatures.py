@@ -40,15 +40,23 @@ def _classifier(setting: Setting, checkpoint: str) -> Iterator[Row]:
     chance = chance_of(found, "high")
     note = f"no interval: sd over folds {spread:.3f}, chance up to {chance:.3f}"
     yield row("classifier's accuracy", 0.925, Found(accuracy), accuracy > chance, note)
-    words = float(found.facts["from its token ids alone"])
-    note = f"from token ids alone {words:.3f}; no interval, so only a value that is not above is decided"
-    yield row(
-        "accuracy beyond that from words alone",
-        None,
-        Found(accuracy - words),
-        None if accuracy > words else False,
-        note,
-    )
+    rests = "no interval, so only a value that is not above is decided"
+    for control, name in (("its token ids alone", "words alone"), ("a random router of its token ids",) * 2):
+        told, quantity = found.facts.get(f"from {control}"), f"accuracy beyond that from {name}"
+        if told is None:
+            yield not_run(quantity, None, "neither for a fully soft router nor without token ids")
+        else:
+            yield _beyond(accuracy, float(told), quantity, f"from {control} {float(told):.3f}; {rests}")
+    name = "accuracy beyond that of the untrained router"
+    if setting.checkpoint:
+        yield not_run(name, None, "needs the checkpoint's own step 0")
+    else:
+        start = float(setting.ask("signature_classifier", START, prompts=PROMPTS).values)
+        yield _beyond(accuracy, start, name, f"at step 0 {start:.3f}; {rests}")
+
+
+def _beyond(accuracy: float, control: float, name: str, note: str) -> Row:
+    return row(name, None, Found(accuracy - control), None if accuracy > control else False, note)
 
 
 EXPERIMENT = Experiment(
