@@ -38,7 +38,7 @@ def expert_embedding(
     centroid_sums: State,
     output_sums: State,
     slope_sums: State,
-    router_weight: Tensor,
+    router_weight: Float[Tensor, "layer expert model"],
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,

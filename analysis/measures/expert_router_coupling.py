@@ -25,7 +25,7 @@ from analysis.slots import Layered
     slow=True,
 )
 def expert_router_coupling(
-    router_weight: Tensor, gate_weight: Layered, *, alpha: Annotated[float, Range(0)] = 1.0
+    router_weight: Float[Tensor, "layer expert model"], gate_weight: Layered, *, alpha: Annotated[float, Range(0)] = 1.0
 ) -> Values:
     """M_ij = |W_gate,j r_i|: router row i as a stand-in for its tokens, seen by expert j. No noise on the row.
 
@@ -80,7 +80,13 @@ def _why(rows: Float[Tensor, "layer expert model"], values: Float[Tensor, "layer
 
 
 @expert_router_coupling.chance
-def null(router_weight: Tensor, gate_weight: Layered, *, alpha: float, generator: torch.Generator) -> Chance:
+def null(
+    router_weight: Float[Tensor, "layer expert model"],
+    gate_weight: Layered,
+    *,
+    alpha: float,
+    generator: torch.Generator,
+) -> Chance:
     """The answer to random directions of the same length as the router row.
 
     Returns:

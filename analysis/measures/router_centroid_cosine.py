@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Float
 from scipy.stats import beta
 from torch import Tensor
 
@@ -24,7 +25,11 @@ from analysis.statistic import State
     axes=("layer", "expert", "expert_b"),
 )
 def router_centroid_cosine(
-    centroid_sums: State, router_weight: Tensor, *, centroid: Centroid = "plain", rows: Form = "raw"
+    centroid_sums: State,
+    router_weight: Float[Tensor, "layer expert model"],
+    *,
+    centroid: Centroid = "plain",
+    rows: Form = "raw",
 ) -> Values:
     """Cosine between router row i (first expert axis) and the centroid of expert j's served tokens (second).
 
@@ -70,7 +75,12 @@ def router_centroid_cosine(
 
 @router_centroid_cosine.chance
 def null(
-    centroid_sums: State, router_weight: Tensor, *, centroid: Centroid, rows: Form, generator: torch.Generator
+    centroid_sums: State,
+    router_weight: Float[Tensor, "layer expert model"],
+    *,
+    centroid: Centroid,
+    rows: Form,
+    generator: torch.Generator,
 ) -> Chance:
     """A router row that points anywhere.
 

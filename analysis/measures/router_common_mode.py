@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from analysis.cosines import common_mode
@@ -20,7 +21,7 @@ DRAWN_NUMBERS = 2_000_000
     source="Ours, to read the raw cosines of Ahrac, Hochwald & Geva 2026, arXiv 2605.12476",
     axes=("layer",),
 )
-def router_common_mode(router_weight: Tensor) -> Values:
+def router_common_mode(router_weight: Float[Tensor, "layer expert model"]) -> Values:
     """E |mean row|^2 over the sum of |row|^2, per layer.
 
     Formula:
@@ -45,7 +46,7 @@ def router_common_mode(router_weight: Tensor) -> Values:
 
 
 @router_common_mode.chance
-def null(router_weight: Tensor, *, generator: torch.Generator) -> Chance:
+def null(router_weight: Float[Tensor, "layer expert model"], *, generator: torch.Generator) -> Chance:
     """The common-mode share of unrelated rows of equal expected length.
 
     Returns:

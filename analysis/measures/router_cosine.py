@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from analysis.cosines import Form, common_mode, off_diagonal, row_cosines
@@ -21,7 +22,7 @@ ZERO_ROW = "NaN: a router row of length 0 has no direction."
     source="Ahrac, Hochwald & Geva 2026, arXiv 2605.12476 (raw); the centred form is ours",
     axes=("layer", "expert", "expert_b"),
 )
-def router_cosine(router_weight: Tensor, *, form: Form = "raw") -> Values:
+def router_cosine(router_weight: Float[Tensor, "layer expert model"], *, form: Form = "raw") -> Values:
     """Cosine between the router rows of every two experts, per layer.
 
     `raw` as published; `centred` after taking away the layer's mean row.
@@ -58,7 +59,7 @@ def router_cosine(router_weight: Tensor, *, form: Form = "raw") -> Values:
 
 
 @router_cosine.chance
-def null(router_weight: Tensor, *, form: Form, generator: torch.Generator) -> Chance:
+def null(router_weight: Float[Tensor, "layer expert model"], *, form: Form, generator: torch.Generator) -> Chance:
     """Cosines of unrelated directions in as many dimensions.
 
     Returns:

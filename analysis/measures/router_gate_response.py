@@ -31,7 +31,7 @@ from analysis.slots import Layered
     slow=True,
 )
 def router_gate_response(
-    router_weight: Tensor,
+    router_weight: Float[Tensor, "layer expert model"],
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
@@ -78,7 +78,7 @@ def router_gate_response(
 
 @router_gate_response.chance
 def null(
-    router_weight: Tensor,
+    router_weight: Float[Tensor, "layer expert model"],
     gate_weight: Layered,
     up_weight: Layered,
     down_weight: Layered,
@@ -105,7 +105,7 @@ def null(
     return Chance(torch.ones_like(low), low, high, f"{DRAWS} random directions in {router_weight.shape[-1]} dimensions")
 
 
-def _directions(router_weight: Tensor, form: Form) -> Float[Tensor, "layer expert model"]:
+def _directions(router_weight: Float[Tensor, "layer expert model"], form: Form) -> Float[Tensor, "layer expert model"]:
     rows = router_weight.double()
     return unit_rows(centred_rows(rows) if form == "centred" else rows)
 

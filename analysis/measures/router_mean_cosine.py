@@ -24,7 +24,9 @@ DRAWN_NUMBERS = 4_000_000
     source="Ahrac, Hochwald & Geva 2026, arXiv 2605.12476 (mean of raw cosines); the other choices are ours",
     axes=("layer",),
 )
-def router_mean_cosine(router_weight: Tensor, *, form: Form = "raw", summary: Summary = "mean") -> Values:
+def router_mean_cosine(
+    router_weight: Float[Tensor, "layer expert model"], *, form: Form = "raw", summary: Summary = "mean"
+) -> Values:
     """Mean, root mean square or largest cosine over the pairs of router rows, per layer.
 
     Formula:
@@ -51,7 +53,9 @@ def router_mean_cosine(router_weight: Tensor, *, form: Form = "raw", summary: Su
 
 
 @router_mean_cosine.chance
-def null(router_weight: Tensor, *, form: Form, summary: Summary, generator: torch.Generator) -> Chance:
+def null(
+    router_weight: Float[Tensor, "layer expert model"], *, form: Form, summary: Summary, generator: torch.Generator
+) -> Chance:
     """The same summary for unrelated directions in as many dimensions.
 
     Returns:

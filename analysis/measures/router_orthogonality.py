@@ -25,7 +25,9 @@ DRAWN_NUMBERS = 4_000_000
     source="ERNIE 4.5 (Baidu 2025): orthogonality loss of the router, as in its released gate",
     axes=("layer",),
 )
-def router_orthogonality(router_weight: Tensor, *, groups: Annotated[int, Range(1)] = 1) -> Values:
+def router_orthogonality(
+    router_weight: Float[Tensor, "layer expert model"], *, groups: Annotated[int, Range(1)] = 1
+) -> Values:
     """|| R R^T - I ||_F^2 / E^2 with R the rows of length 1, i.e. (1/E^2) sum over i != j of cos_ij^2.
 
     With `groups`, the experts fall into that many blocks of neighbours; the loss of each block, then the mean.
@@ -53,7 +55,7 @@ def router_orthogonality(router_weight: Tensor, *, groups: Annotated[int, Range(
 
 
 @router_orthogonality.chance
-def null(router_weight: Tensor, *, groups: int, generator: torch.Generator) -> Chance:
+def null(router_weight: Float[Tensor, "layer expert model"], *, groups: int, generator: torch.Generator) -> Chance:
     """The loss of unrelated directions in as many dimensions.
 
     Returns:

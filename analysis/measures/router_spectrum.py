@@ -21,7 +21,7 @@ DRAWN_WORK = 2_000_000_000
     source="Singular values of the router's rows; participation ratio: Gao & Ganguli 2015. As a router measure: ours",
     axes=("layer", "component"),
 )
-def router_spectrum(router_weight: Tensor, *, form: Form = "centred") -> Values:
+def router_spectrum(router_weight: Float[Tensor, "layer expert model"], *, form: Form = "centred") -> Values:
     """Singular values of the E x d matrix of router rows, largest first; `centred` takes the mean row away first.
 
     Facts, over layers: participation ratio (sum s^2)^2 / sum s^4, the number of directions in use (NaN if all rows
@@ -57,7 +57,7 @@ def router_spectrum(router_weight: Tensor, *, form: Form = "centred") -> Values:
 
 
 @router_spectrum.chance
-def null(router_weight: Tensor, *, form: Form, generator: torch.Generator) -> Chance:
+def null(router_weight: Float[Tensor, "layer expert model"], *, form: Form, generator: torch.Generator) -> Chance:
     """Singular values of unrelated directions with the lengths of these rows.
 
     Returns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from analysis.certainty import HIDDEN
@@ -27,7 +28,7 @@ NO_BIAS = "NaN: the router adds no bias to its scores."
     needs_selection=True,
 )
 def selection_bias(
-    router_bias: Tensor,
+    router_bias: Float[Tensor, "layer expert"],
     router_sums: State,
     *,
     show: Literal["flips", "spread", "sd"] = "flips",

@@ -256,9 +256,15 @@ def test_shards_of_different_models_refuse_to_merge(world):
 
 
 def test_a_function_that_breaks_its_declaration_is_told_so(world):
-    broken = dataclasses.replace(get("prompt_counts"), function=lambda batch: {})
+    whole = get("prompt_counts")
+    broken = dataclasses.replace(whole, function=lambda batch: {})
     with pytest.raises(BadDeclaration, match="the function gave nothing"):
         broken.add(world.routes())
+    turned = dataclasses.replace(
+        whole, function=lambda b: {n: a.mT for n, a in whole.function(b).items() if a.ndim > 1}
+    )
+    with pytest.raises(BadDeclaration, match=r"declared \(16, 3, 6\) torch.int64, the function gave \(16, 6, 3\)"):
+        turned.add(world.routes())
 
 
 def test_unknown_statistics_name_the_known():

@@ -14,15 +14,20 @@ from pathlib import Path
 import pytest
 
 from analysis.measure import Measure, measures
+from analysis.slots import SLOTS
 
 SECTIONS = ("Returns:", "Source:")
 TOLD = ("Formula", "Returns", "Raises", "Source", "Caveat")
 """What the docstring of a measure says, in this order."""
 
 RANGE = re.compile(r"[-\d]\S*( \([^)]*\))? to \S|between \S+ and \S|or more|any number")
-GIVEN = re.compile(
-    r"State|Tensor|Layered( \| None)?|Inputs|Values|tuple\[Inputs, \.\.\.\]|(Float|Int|Bool|Shaped)\[Tensor, .+\]"
-)
+SHAPED = re.compile(r"(Float|Int|Bool|Shaped)\[Tensor, (.+)\]")
+GIVEN = re.compile(r"State|Layered( \| None)?|Inputs|tuple\[Inputs, \.\.\.\]|" + SHAPED.pattern)
+ANSWERS = re.compile(r"Values|" + SHAPED.pattern)
+CHANCES = ("Chance", "Chance | Reason")
+BY_SPEC = "dict[str, Tensor]"
+"""What a statistic gives: each array is held to the axes of its `Spec` when it comes."""
+
 FORMULA_LINES = 4
 MEASURES = Path(__file__).parents[2] / "analysis" / "measures"
 
@@ -106,11 +111,72 @@ def test_a_measure_that_tells_nothing_is_found_out() -> None:
     assert len(untold(bare)) == 7
 
 
-def test_each_input_and_answer_of_a_measure_is_annotated() -> None:
-    bare = []
-    for name, measure in measures().items():
-        signature = inspect.signature(measure.function)
-        given = {p.name: p.annotation for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY}
-        every = {**given, "its answer": signature.return_annotation}
-        bare += [f"{name}: {what}" for what, kind in every.items() if not GIVEN.fullmatch(str(kind))]
-    assert not bare, bare
+def shapeless(name: str, function: Callable, answers: re.Pattern | tuple[str, ...]) -> list[str]:
+    """What in this signature has no shape that somebody holds it to.
+
+    A `State` has the axes that its statistic declares, a slot those of `SLOTS`, `Values` those of the measure, and a
+    tensor what jaxtyping reads beside it.
+    """
+    signature = inspect.signature(function)
+    given = {p.name: str(p.annotation) for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY}
+    answer = str(signature.return_annotation)
+    right = answers.fullmatch(answer) if isinstance(answers, re.Pattern) else answer in answers
+    found = [f"{name}: {what} is {kind}" for what, kind in given.items() if not GIVEN.fullmatch(kind)]
+    for what, kind in given.items():
+        axes = " ".join(SLOTS[what].axes) if what in SLOTS else None
+        if (shaped := SHAPED.fullmatch(kind)) and axes and ast.literal_eval(shaped[2]).strip() != axes:
+            found.append(f"{name}: {what} is {kind}, the slot has the axes {axes}")
+    return found + ([] if right else [f"{name}: its answer is {answer}"])
+
+
+def test_each_input_and_answer_of_a_measure_and_of_its_null_has_a_shape() -> None:
+    found = [line for name, measure in measures().items() for line in shapeless(name, measure.function, ANSWERS)]
+    nulls = {f"{name}.chance": measure.null for name, measure in measures().items() if measure.null}
+    assert nulls
+    assert not (found := found + [line for name, null in nulls.items() for line in shapeless(name, null, CHANCES)]), (
+        found
+    )
+
+
+def test_an_input_or_an_answer_without_a_shape_or_with_another_than_its_slot_is_found_out() -> None:
+    def silent(router_weight: Tensor, slope_sums: State) -> Tensor: ...
+
+    def wrong(router_weight: Float[Tensor, "layer model expert"]) -> Values: ...
+
+    silent.__annotations__ |= {"router_weight": "Tensor", "slope_sums": "State", "return": "Tensor"}
+    wrong.__annotations__ |= {"router_weight": 'Float[Tensor, "layer model expert"]', "return": "Values"}
+    assert shapeless("silent", silent, ANSWERS) == ["silent: router_weight is Tensor", "silent: its answer is Tensor"]
+    [told] = shapeless("wrong", wrong, ANSWERS)
+    assert told.endswith("the slot has the axes layer expert model")
+
+
+def bare(annotation: ast.expr | None) -> bool:
+    """Whether a tensor stands in it without its axes."""
+    if annotation is None:
+        return True
+    if isinstance(annotation, ast.Subscript) and SHAPED.fullmatch(ast.unparse(annotation)):
+        return False
+    named = {ast.Name: "id", ast.Attribute: "attr"}.get(type(annotation))
+    return getattr(annotation, named or "", "") == "Tensor" or any(map(bare, ast.iter_child_nodes(annotation)))
+
+
+@pytest.mark.parametrize("folder", ["statistics", "measures"])
+def test_no_public_function_takes_or_gives_a_tensor_without_its_axes(root: Path, folder: str) -> None:
+    found = []
+    for file in sorted((root / "analysis" / folder).glob("[a-z]*.py")):
+        for function in public_functions(file):
+            arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            kinds = {each.arg: each.annotation for each in arguments}
+            if not (folder == "statistics" and ast.unparse(function.returns or ast.Name("None")) == BY_SPEC):
+                kinds["its answer"] = function.returns
+            found += [f"{file.name}: {function.name}: {what}" for what, kind in kinds.items() if bare(kind)]
+    assert not found, found
+
+
+def test_a_tensor_without_its_axes_is_seen_wherever_it_stands() -> None:
+    for told, seen in (
+        ("Tensor", True), ("torch.Tensor", True), ("tuple[Tensor, int]", True), ("Tensor | None", True),
+        ("dict[str, Tensor]", True), ("State", False), ('Float[Tensor, "layer"] | None', False),
+        ('tuple[Float[Tensor, "a b"], Int[Tensor, " a"]]', False),
+    ):  # fmt: skip
+        assert bare(ast.parse(told, mode="eval").body) == seen, told
