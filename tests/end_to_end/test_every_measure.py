@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, TimeoutError, expect
 
-from analysis.knob import MOST, Range
 from analysis.measure import FAMILIES, get
+from frontend import theme
 from tests.end_to_end.conftest import Services
 from tests.end_to_end.panels import ANSWER_MILLISECONDS, ask, last_steps, panel, ready
+from tests.knobs import others
 
 pytestmark = pytest.mark.browser
 
@@ -19,6 +20,23 @@ SETTLED = f"{PLATES}.every(p => ['done', 'refused', 'failed'].includes(p.dataset
 WAITING = f"{PLATES}.filter(p => p.dataset.state !== 'done').map(p => ({{...p.dataset}}))"
 DRAWN = f"{PLATES}.every(p => (p.querySelector('.js-plotly-plot')?.data?.length ?? 0) > 0)"
 COLOURS = f"{PLATES}.map(p => p.querySelector('.js-plotly-plot').layout.template.layout.font.color.toLowerCase())"
+LOOKS = (
+    PLATES
+    + """.map(p => {
+    const plot = p.querySelector('.js-plotly-plot'), full = plot._fullLayout, colours = new Set();
+    const hue = /^(#[0-9a-f]{6}|rgba?[(].*)$/i;
+    const walk = (node) => {
+        if (typeof node === 'string') return void (hue.test(node) && colours.add(node.toLowerCase()));
+        if (!node || typeof node !== 'object' || ArrayBuffer.isView(node)) return;
+        for (const [name, value] of Object.entries(node)) if (name !== 'customdata' && name !== 'text') walk(value);
+    };
+    walk([plot.data, plot.layout]);
+    const lines = [full.xaxis, full.yaxis].map(axis => axis?.linecolor?.toLowerCase()).filter(Boolean);
+    return { measure: p.dataset.measure, plate: getComputedStyle(p).backgroundColor, colours: [...colours], lines,
+             grounds: [full.paper_bgcolor, full.plot_bgcolor] };
+})"""
+)
+CLEAR = "rgba(0,0,0,0)"
 READ = """plates => plates.map(p => ({
     measure: p.dataset.measure, state: p.dataset.state, told: p.querySelector('.plate-foot').innerText,
     caveats: p.querySelectorAll('.caveat').length, said: p.innerText }))"""
@@ -34,17 +52,17 @@ def states_of_jobs(services: Services) -> dict[str, str]:
     return {job["id"]: job["state"] for job in httpx.get(f"{services.api}/jobs", timeout=30).json()["jobs"]}
 
 
-def others(measure: str, knob: dict) -> list:
-    """Values to turn a knob to: every choice, both of a switch, a number's own and another in its range."""
-    if knob["kind"] == "choice":
-        return knob["choices"]
-    default = knob["default"]
-    if isinstance(default, bool):
-        return [False, True]
-    [declared] = [each for each in get(measure).knobs if each.name == knob["name"]]
-    within = declared.range or Range(-MOST)
-    beside = (2 * default + 1, default / 2) if declared.kind == "float" else (2 * default + 1, default + 1, default - 1)
-    return [default, next(value for value in beside if within.holds(value))]
+def assert_drawn_in(page: Page, tokens: dict[str, str]) -> None:
+    """Plates, axes, marks and scales in the colours of this theme and in no others."""
+    own, looks = {colour.lower() for colour in tokens.values()} | {CLEAR}, page.evaluate(LOOKS)
+    plate = tuple(int(tokens["surface"][at : at + 2], 16) for at in (1, 3, 5))
+    assert looks
+    for look in looks:
+        assert look["plate"] == f"rgb{plate}" and set(look["grounds"]) == {CLEAR}, look
+        assert set(look["lines"]) <= {tokens["line-strong"].lower()}, look
+        assert set(look["colours"]) <= own, (look["measure"], set(look["colours"]) - own)
+    # Scales too, wherever there is one: their two ends, which no other mark has.
+    assert not {tokens[f"mag-{end}"].lower() for end in (0, 6)} - {c for look in looks for c in look["colours"]}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,9 +86,11 @@ def test_each_panel_of_a_page_is_drawn_with_all_that_must_stand_beside_it_in_bot
         assert "interval:" in told or "no interval:" in told, told
         assert known[plate["measure"]]["source"] in told, told
         assert plate["caveats"] >= 1, told
-    assert set(page.evaluate(COLOURS)) == {"#474d58"}
+    assert set(page.evaluate(COLOURS)) == {theme.LIGHT["ink-2"].lower()}
+    assert_drawn_in(page, theme.LIGHT)
     page.keyboard.press("t")
-    page.wait_for_function(f"{COLOURS}.every(c => c === '#b9bfca')")
+    page.wait_for_function(f"{COLOURS}.every(c => c === '{theme.DARK['ink-2'].lower()}')")
+    assert_drawn_in(page, theme.DARK)
 
 
 def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> None:
@@ -82,11 +102,11 @@ def test_no_knob_of_any_measure_needs_the_model_again(services: Services) -> Non
             asked = {"measure": measure["name"], "checkpoints": [end], "prompts": "few"}
             while api.post("/questions", json=asked | {"wait": 20}).status_code == 202:
                 pass
-            for knob in measure["knobs"]:
-                for value in others(measure["name"], knob):
-                    told = api.post("/questions", json=asked | {"knobs": {knob["name"]: value}, "only_stored": True})
+            for knob in get(measure["name"]).knobs:
+                for value in [knob.default, *others(knob)]:
+                    told = api.post("/questions", json=asked | {"knobs": {knob.name: value}, "only_stored": True})
                     passes = 0 if told.status_code == 200 else told.json()["cost"]["passes"]
-                    assert passes == 0, (measure["name"], knob["name"], value)
+                    assert passes == 0, (measure["name"], knob.name, value)
 
 
 def test_a_turned_knob_changes_the_figure_and_the_log_of_jobs_shows_no_pass(page: Page, services: Services) -> None:
