@@ -29,12 +29,14 @@ class BalancedByLoss(LearnedRouter):
         probabilities = self.probabilities(logits)
         if self.scope == "sequence":
             none = torch.zeros(self.num_experts, dtype=torch.int64, device=index.device)
-            parts = zip(probabilities.chunk(sequences), index.chunk(sequences), strict=True)
-            balance = torch.stack([balance_loss(p, i, none) for p, i in parts]).mean()
+            each = (all_of.chunk(sequences) for all_of in (probabilities, index, self.real(len(logits))))
+            losses = [balance_loss(p[real], i[real], none) for p, i, real in zip(*each, strict=True) if real.any()]
+            balance = torch.stack(losses).mean()
         else:
-            own = torch.bincount(index.flatten(), minlength=self.num_experts)
+            probabilities, chosen = self.kept(probabilities, index)
+            own = torch.bincount(chosen.flatten(), minlength=self.num_experts)
             gathered = self.counts if self.scope == "global" and self.counts is not None else own
-            balance = balance_loss(probabilities, index, self.across(gathered))
+            balance = balance_loss(probabilities, chosen, self.across(gathered))
         return self.coefficient * balance + super().auxiliary_loss(logits, index, sequences)
 
 

@@ -184,7 +184,7 @@ def register() -> None:
 
 
 def routers(model: nn.Module) -> list[Router]:
-    """The routers of a lab model, first layer first; empty for the dense control.
+    """The routers of the lab in a model, first layer first; empty for the dense control.
 
     Returns:
         The modules themselves, no unit.
@@ -225,8 +225,10 @@ def _drawn(module: nn.Module, name: str) -> bool:
 
 
 @torch.no_grad()
-def seed_routers(model: LabMoeForCausalLM, input_ids: Tensor, seed: int) -> None:
+def seed_routers(model: nn.Module, input_ids: Tensor, seed: int, attention_mask: Tensor | None = None) -> None:
     """Let each router start from the first batch as it reaches its layer (K-Means places its centroids).
+
+    Padding, where the mask names any, is no start.
 
     Returns:
         Nothing; the routers change, everything else stays.
@@ -241,7 +243,7 @@ def seed_routers(model: LabMoeForCausalLM, input_ids: Tensor, seed: int) -> None
     was_training = model.training
     model.eval()
     try:
-        model(input_ids, use_cache=False)
+        model(input_ids, attention_mask=attention_mask, use_cache=False)
     finally:
         model.train(was_training)
         for hook in hooks:
@@ -251,7 +253,8 @@ def seed_routers(model: LabMoeForCausalLM, input_ids: Tensor, seed: int) -> None
 def _seeder(generator: torch.Generator) -> Any:
     def seed(router: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(router, Router)
-        router.seed(inputs[0].reshape(-1, inputs[0].shape[-1]), generator)
+        [hidden] = router.kept(inputs[0].reshape(-1, inputs[0].shape[-1]))
+        router.seed(hidden, generator)
 
     return seed
 

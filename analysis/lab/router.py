@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
@@ -61,8 +61,22 @@ class Router(nn.Module):
         weights = self.mixing_weights(logits, index).to(given.dtype)
         if self.training:
             with torch.no_grad():
-                self.gather(hidden, index, weights)
+                self.gather(*self.kept(hidden, index, weights))
         return logits, weights, index
+
+    def real(self, tokens: int) -> Bool[Tensor, " token"]:
+        """Which tokens of a pass are no padding: all of them where no mask fits; of a cached one the mask's last."""
+        mask, device = self.real_tokens, self.weight.device
+        if mask is None or tokens % len(mask) or mask.numel() < tokens:
+            return torch.ones(tokens, dtype=torch.bool, device=device)
+        return mask[:, -(tokens // len(mask)) :].flatten().bool().to(device)
+
+    def kept(self, *rows: Tensor) -> tuple[Tensor, ...]:
+        """Each of these without the rows of padding."""
+        if self.real_tokens is None:
+            return rows
+        real = self.real(len(rows[0]))
+        return tuple(each[real] for each in rows)
 
     def logits(self, hidden: Float[Tensor, "token model"]) -> Float[Tensor, "token expert"]:
         """Score of every expert before any balancing."""
@@ -97,9 +111,10 @@ class Router(nn.Module):
     ) -> Float[Tensor, ""]:
         """This layer's addition to the training loss; zero unless the router balances by gradient or is told to.
 
-        The tokens are `sequences` of equal length, one after the other.
+        The tokens are `sequences` of equal length, one after the other, those of the last pass: its padding is left
+        out.
         """
-        return self.z_coefficient * z_loss(logits) if self.z_coefficient else logits.new_zeros(())
+        return self.z_coefficient * z_loss(*self.kept(logits)) if self.z_coefficient else logits.new_zeros(())
 
     @torch.no_grad()
     def update(self) -> None:

@@ -39,17 +39,34 @@ def training_step(model: LabMoeForCausalLM, tokens: Int[Tensor, "sequence ids"])
     Source:
         Ours; the auxiliary convention is the router's.
     """
-    seen: Triples = []
-    with _watching(model, seen):
+    with watching(model) as seen:
         hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
     cross_entropy = linear_cross_entropy(hidden.flatten(0, 1), model.lm_head.weight, tokens[:, 1:].flatten())
-    auxiliary = cross_entropy.new_zeros(())
-    for router, (scores, _, index) in zip(routers(model), seen, strict=True):
-        auxiliary = auxiliary + router.auxiliary_loss(scores, index, len(tokens))
+    auxiliary = auxiliary_loss(model, seen, len(tokens))
     return StepLosses(cross_entropy + auxiliary, cross_entropy.detach(), auxiliary.detach(), _loads(seen))
 
 
-def update_routers(model: LabMoeForCausalLM) -> None:
+def auxiliary_loss(model: nn.Module, seen: Triples, sequences: int) -> Float[Tensor, ""]:
+    """What the routers add to the loss of one pass: balancing and z-losses, each with its own coefficient.
+
+    Args:
+        model: The lab's, or any that has the lab's routers in it.
+        seen: What `watching` kept of that pass.
+        sequences: How many the batch holds, of equal length; padding that the mask names is left out.
+
+    Returns:
+        Their sum over layers, 0 or more; 0 where no router balances by gradient.
+
+    Source:
+        Ours; each router says whose its terms are.
+    """
+    total = torch.zeros((), device=next(model.parameters()).device)
+    for router, (scores, _, index) in zip(routers(model), seen, strict=True):
+        total = total + router.auxiliary_loss(scores, index, sequences).to(total.device)
+    return total
+
+
+def update_routers(model: nn.Module) -> None:
     """Let every router apply what it gathered; once an optimiser step.
 
     Returns:
@@ -74,11 +91,10 @@ def evaluation_step(
     Source:
         Ours.
     """
-    seen: Triples = []
     was_training = model.training
     model.eval()
     try:
-        with _watching(model, seen):
+        with watching(model) as seen:
             logits = model(tokens[:, :-1], use_cache=False).logits.float()
     finally:
         model.train(was_training)
@@ -87,13 +103,23 @@ def evaluation_step(
 
 
 @contextmanager
-def _watching(model: LabMoeForCausalLM, seen: Triples) -> Iterator[None]:
+def watching(model: nn.Module) -> Iterator[Triples]:
+    """Keep what every router returns in the passes inside: one entry a layer and pass, in the order they ran.
+
+    Returns:
+        A list that fills as the model runs: logits [token, expert], weights and indices [token, slot].
+
+    Source:
+        Ours: the hooks are gone at the end, error or not.
+    """
+    seen: Triples = []
+
     def keep(_module: nn.Module, _inputs: Any, triple: Any) -> None:
         seen.append(triple)
 
     hooks = [router.register_forward_hook(keep) for router in routers(model)]
     try:
-        yield
+        yield seen
     finally:
         for hook in hooks:
             hook.remove()

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils.output_capturing import OutputRecorder, install_output_capuring_hook
 
 from analysis.errors import GeometryError
 from analysis.lab.model import LabMoeConfig
@@ -19,6 +21,8 @@ PROBE = 4  # tokens that the old router is shown, to see what it returns
 
 def swap_routers(model: nn.Module, router: str, *, keep_rows: bool = False, seed: int = 0, **options: Any) -> None:
     """Put a router of the lab in the place of each of the model's own, in the model given.
+
+    The model reports the new router's logits where it reported its own. To train it, see backend/README.md.
 
     Args:
         model: Any model that an adapter reads and whose routers return logits, weights and indices.
@@ -41,8 +45,9 @@ def swap_routers(model: nn.Module, router: str, *, keep_rows: bool = False, seed
     generator = torch.Generator().manual_seed(seed)
     for layer, new in zip(layers, made, strict=True):
         _fill(new, layer, text.initializer_range, generator if not keep_rows else None)
+        _report(model, layer, new)
         setattr(layer.block, _place(layer), new)
-    _tell_ids(model, made)
+    _tell_tokens(model, made)
 
 
 def _made(layer: MoeLayer, router: str, text: Any, options: dict[str, Any]) -> Router:
@@ -95,12 +100,26 @@ def _probe(layer: MoeLayer) -> None:
         )
 
 
-def _tell_ids(model: nn.Module, routers: list[Router]) -> None:
-    """Routers may ask which tokens they see: the ids of each call of the model are told to them before it runs."""
+def _report(model: nn.Module, layer: MoeLayer, new: Router) -> None:
+    """`output_router_logits=True` gives the new router's logits: transformers hooks the model's own class of router."""
+    bodies = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    body = next(part for part in reversed(bodies) if layer.router in part.modules())
+    told = (body._can_record_outputs or {}).get("router_logits")
+    own = told.target_class if isinstance(told, OutputRecorder) else None
+    if own is None or not isinstance(layer.router, own | Router):
+        return
+    if not isinstance(new, own) or getattr(body, "_output_capturing_hooks_installed", False):
+        install_output_capuring_hook(new, "router_logits", 0)
+
+
+def _tell_tokens(model: nn.Module, routers: list[Router]) -> None:
+    """Routers may ask which tokens they see and which are padding: they are told before each call of the model."""
 
     def tell(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         for router in routers:
             router.token_ids = ids
+            router.real_tokens = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
     model.register_forward_pre_hook(tell, with_kwargs=True)

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from analysis.errors import GeometryError
 from analysis.lab.router import Router
 from analysis.lab.routers import router_names, serves_all
+from analysis.lab.step import watching
 from backend.adapters import adapt
 from backend.adapters.anatomy import Unsupported
 from backend.adapters.law import verify
@@ -67,6 +68,31 @@ def test_the_models_own_rule_with_its_own_rows_gives_its_own_logits(family: str)
         assert_close(model(input_ids=ids()).logits, own, rtol=1e-5, atol=1e-5)
         swap_routers(model, "unbalanced", seed=1, norm_topk_prob=normalised)
         assert not torch.allclose(model(input_ids=ids()).logits, own, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("family", [*FAMILIES, "lab"])
+def test_a_swapped_model_reports_the_new_routers_logits_in_the_shape_of_its_own(
+    family: str, asked_before: bool
+) -> None:
+    model = model_of(family)
+    shapes = [each.shape for each in model_of(family)(input_ids=ids(), output_router_logits=True).router_logits]
+    if asked_before:  # transformers puts its hooks on when it is first asked
+        model(input_ids=ids(), output_router_logits=True)
+    for router in ("unbalanced", "kmeans"):
+        swap_routers(model, router)
+        with watching(model) as seen:
+            output = model(input_ids=ids(), output_router_logits=True)
+        assert [each.shape for each in output.router_logits] == shapes
+        assert all(torch.equal(a, b) for a, (b, _, _) in zip(output.router_logits, seen, strict=True))
+
+
+@pytest.mark.parametrize("router", router_names())
+def test_every_routers_logits_are_ones_that_transformers_can_weigh(router: str) -> None:
+    model = model_of("olmoe")
+    swap_routers(model, router)
+    output = model(input_ids=ids(), labels=ids(), output_router_logits=True)
+    assert len(output.router_logits) == 3 and torch.isfinite(output.aux_loss) and torch.isfinite(output.loss)
 
 
 def test_a_swapped_hash_router_follows_the_ids_of_each_call() -> None:

@@ -9,7 +9,7 @@ where it did not take the token, so readers see it as they see a soft router.
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -41,7 +41,7 @@ class ExpertChoiceRouter(SoftmaxTopKRouter):
         """The softmax score where the expert took the token, else 0; they sum to no fixed number."""
         scores = self.scores(logits)
         pools = scores.unflatten(0, self._pool_shape(len(logits)))
-        real = self._real(pools)
+        real = self.real(len(logits)).unflatten(0, pools.shape[:2])  # padding is never taken and takes nobody's place
         room = (real.sum(1) * self.per_token / self.num_experts).ceil()
         order = pools.masked_fill(~real[..., None], -1.0).argsort(dim=1, descending=True, stable=True)
         taken = real[..., None] & (order.argsort(dim=1) < room[:, None, None])
@@ -53,10 +53,3 @@ class ExpertChoiceRouter(SoftmaxTopKRouter):
         if ids is None or ids.dim() != 2 or ids.numel() != tokens:
             return 1, tokens
         return ids.shape[0], ids.shape[1]
-
-    def _real(self, pools: Float[Tensor, "sequence token expert"]) -> Bool[Tensor, "sequence token"]:
-        """Which tokens are no padding: padding is never taken and takes nobody's place."""
-        mask, (sequences, tokens) = self.real_tokens, pools.shape[:2]
-        if mask is None or len(mask) != sequences or mask.shape[1] < tokens:
-            return torch.ones(sequences, tokens, dtype=torch.bool, device=pools.device)
-        return mask[:, -tokens:].bool()
