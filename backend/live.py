@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import NotFound, Refusal
+from backend.recorder.folder import ABOUT
 from backend.recorder.health import TRAINERS, timeline
 from backend.recorder.record import NAME, BadRecord, merged, read
 from backend.settings import Settings
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-ABOUT = {"name", "every", "model_type", "layers", "experts", "top_k"}
 
 
 class LiveRuns:

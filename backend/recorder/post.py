@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import quote, urlparse
 
 from analysis.errors import GeometryError
+from backend.recorder.folder import SENT
 from backend.recorder.record import NAME
 
 log = logging.getLogger(__name__)
 
-SENT = "sent.txt"
 TIMEOUT = 10.0
 PAUSE = 30.0
 """Seconds after which a backend that did not answer is tried again, record or no record."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from analysis.cosines import common_mode, off_diagonal, row_cosines
 from analysis.errors import GeometryError
 from backend.adapters import adapt
+from backend.recorder.folder import claim
 from backend.recorder.post import Poster
 from backend.recorder.record import Record, file_name, whole
 from backend.recorder.tally import Tally
@@ -29,11 +30,12 @@ class GeometryRecorder:
         folder: Where records are written; the run is named by it. `runs/live` if left out.
         to: Address of a running backend to send them to as well. What cannot be sent waits in the folder.
         geometry: Also keep the sum of inputs of each expert and the cosines of router rows.
-        first: The step the run stands at, if it goes on from one.
+        first: The step the run stands at, if it goes on from one; later records in its folder are replaced.
         rank: Of this process; from the environment (`RANK`) if left out. Each writes its own records.
 
     Raises:
         Unsupported: If no adapter reads the model.
+        FolderTaken: If the folder holds another run.
         GeometryError: If `every` is below 1.
     """
 
@@ -53,8 +55,7 @@ class GeometryRecorder:
         self._geometry, self._rank = geometry, int(os.environ.get("RANK", "0")) if rank is None else rank
         self._anatomy = adapt(model)
         self._tally = Tally(model, self._anatomy, geometry)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._describe()
+        claim(self.folder, self._about(), first, self._rank)
         self._poster = Poster(self.folder, to) if to else None
         self._arm()
 
@@ -99,9 +100,9 @@ class GeometryRecorder:
             [cosines[0].nanmean(-1), cosines[1].square().nanmean(-1).sqrt(), common_mode(rows).flatten()], -1
         )
 
-    def _describe(self) -> None:
+    def _about(self) -> dict[str, Any]:
         shape = self._anatomy.shape
-        about = {
+        return {
             "name": self.folder.name,
             "every": self._every,
             "model_type": self._anatomy.model_type,
@@ -109,4 +110,3 @@ class GeometryRecorder:
             "experts": shape.experts,
             "top_k": shape.top_k,
         }
-        (self.folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")

@@ -21,8 +21,8 @@ from transformers import Trainer, TrainingArguments
 from analysis.errors import GeometryError
 from backend.adapters import adapt
 from backend.recorder import GeometryRecorder
+from backend.recorder.folder import SENT
 from backend.recorder.health import TRAINERS, timeline
-from backend.recorder.post import SENT
 from backend.recorder.record import BadRecord, Record, file_name, merged, read
 from backend.recorder.trainer import GeometryCallback
 from tests.backend import tiny_moe
