@@ -19,6 +19,7 @@ from torch import Tensor
 from analysis.lab.balancing import max_violation
 from analysis.lab.model import LabMoeForCausalLM, initialise, routers, seed_routers
 from analysis.lab.step import StepLosses, update_routers
+from backend.errors import Conflict
 from backend.lab import ranks
 from backend.lab.batches import TokenisedCorpus, batches
 from backend.lab.model_files import save_step, step_folder, vocabulary
@@ -32,6 +33,7 @@ BETAS = (0.9, 0.95)
 CLIP = 1.0
 SGD_SCALE = 50.0  # times AdamW's rate: a guess, since a plain gradient has no size of its own to step by
 FIRST_BATCHES = 20
+FIRST = "first-batches.npy"
 LOG_EVERY = 20
 KEEP_EVERY = 200
 UNFINISHED = "unfinished"
@@ -92,12 +94,19 @@ def train(settings: RunSettings, corpus_folder: Path, out: Path, keep_every: int
     """Train one run and write it to `out`: run.json, log.jsonl, first-batches.npy and the stored steps.
 
     A run of the same settings that was cut short goes on from where it was last kept, with the numbers it would have
-    had; one of other settings is begun anew.
+    had; one that is at its end is left as it is.
+
+    Raises:
+        Conflict: If `out` holds something else, or a run of other settings or another text.
     """
     corpus = TokenisedCorpus(corpus_folder)
     held_out = validation_tokens(corpus)
     unfinished = Unfinished(out / UNFINISHED, keep_every)
     accelerator = ranks.accelerator()
+    _claim(settings, corpus, out)
+    if finished(settings, out):
+        return
+    accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         _begin(settings, corpus, out, unfinished)
     accelerator.wait_for_everyone()
@@ -119,11 +128,37 @@ def train(settings: RunSettings, corpus_folder: Path, out: Path, keep_every: int
             unfinished.forget()
 
 
+def _claim(settings: RunSettings, corpus: TokenisedCorpus, out: Path) -> None:
+    """A folder is of one run: refuse one that holds another. Every process asks, so that none waits for one that left.
+
+    What was kept of a run that nobody wrote down is no run.
+    """
+    about = out / "run.json"
+    if not about.is_file():
+        if found := next(out.glob("step-*"), None):
+            raise Conflict(f"{out} holds {found.name} of a run that no run.json tells of: name another folder.")
+        return
+    told = json.loads(about.read_text("utf-8")).get("settings")
+    if told is None:
+        raise Conflict(f"{about} is not a training run's: something else lives in {out}; name another folder.")
+    ours, theirs = asdict(settings), asdict(read_settings(told))
+    if differs := [f"{name} {theirs[name]!r}, not {ours[name]!r}" for name in ours if theirs[name] != ours[name]]:
+        raise Conflict(f"{out} holds a run of other settings ({'; '.join(differs)}): name another folder.")
+    kept = out / FIRST
+    if kept.is_file() and not np.array_equal(np.load(kept), _first_batches(settings, corpus)):
+        raise Conflict(f"{out} holds a run on another text than that of {corpus.folder}: name another folder.")
+
+
+def _first_batches(settings: RunSettings, corpus: TokenisedCorpus) -> np.ndarray:
+    first = islice(batches(corpus, settings.seed, settings.sequences), FIRST_BATCHES)
+    return np.stack([batch.numpy() for batch in first]).astype(np.uint16)
+
+
 def _begin(settings: RunSettings, corpus: TokenisedCorpus, out: Path, unfinished: Unfinished) -> None:
     """Lay the folder out for a new run; one that goes on loses the lines of steps that are run again."""
     out.mkdir(parents=True, exist_ok=True)
     log_file, about = out / "log.jsonl", out / "run.json"
-    if unfinished.step and log_file.is_file() and about.is_file() and _settings_in(out) == settings:
+    if unfinished.step and log_file.is_file() and about.is_file():
         lines = log_file.read_text("utf-8").splitlines(keepends=True)
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= unfinished.step]
         resumed = json.dumps({"kind": "resumed", "step": unfinished.step}) + "\n"
@@ -131,10 +166,7 @@ def _begin(settings: RunSettings, corpus: TokenisedCorpus, out: Path, unfinished
         log.info("%s: goes on from step %d", out.name, unfinished.step)
         return
     unfinished.forget()
-    first = np.stack(
-        [batch.numpy() for batch in islice(batches(corpus, settings.seed, settings.sequences), FIRST_BATCHES)]
-    )
-    np.save(out / "first-batches.npy", first.astype(np.uint16))
+    np.save(out / FIRST, _first_batches(settings, corpus))
     about.write_text(json.dumps(_provenance(settings), indent=2) + "\n", "utf-8")
     log_file.write_text("", "utf-8")
 

@@ -1,6 +1,7 @@
 """A run that is cut short goes on to the same numbers."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from accelerate import Accelerator
 from typer.testing import CliRunner
 
 from analysis.lab.routers import DENSE, router_names
+from backend.errors import Conflict
 from backend.lab import cli
 from backend.lab.batches import TokenisedCorpus, batches
 from backend.lab.model_files import relative_distance, state, vocabulary
@@ -74,7 +77,41 @@ def test_a_killed_run_ends_with_the_files_of_one_that_was_not(lab_corpus: Path, 
     assert [line for line in ours[:-1] if line["kind"] != "resumed"] == theirs[:-1]
 
 
-def test_other_settings_are_begun_anew(lab_corpus: Path, tmp_path: Path) -> None:
+def test_a_run_at_its_end_is_left_as_it_is(lab_corpus: Path, tmp_path: Path) -> None:
+    train(TINY, lab_corpus, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    train(TINY, lab_corpus, tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_folder_that_holds_another_run_is_refused_and_left_as_it_was(lab_corpus: Path, tmp_path: Path) -> None:
+    out, other_text = tmp_path / "run", tmp_path / "text"
+    train(replace(TINY, steps=1, stored=(0, 1)), lab_corpus, out)
+    other = replace(TINY, seed=1, options={"kmeans_ema": 0.1}, steps=1, stored=(0, 1))
+    with pytest.raises(
+        Conflict,
+        match=r"run holds a run of other settings \(seed 0, not 1; options {}, not {'kmeans_ema': 0.1}\): name",
+    ):
+        train(other, lab_corpus, out)
+    shutil.copytree(lab_corpus, other_text)
+    np.save(other_text / "train-code.npy", np.load(lab_corpus / "train-code.npy")[::-1])
+    (out / "log.jsonl").write_text("")  # cut short, as far as anybody can tell
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with pytest.raises(Conflict, match=r"holds a run on another text than that of .*text: name another folder"):
+        train(replace(TINY, steps=1, stored=(0, 1)), other_text, out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_folder_of_something_else_is_refused(lab_corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "step-00003").mkdir()
+    with pytest.raises(Conflict, match=r"holds step-00003 of a run that no run\.json tells of"):
+        train(TINY, lab_corpus, tmp_path)
+    (tmp_path / "run.json").write_text('{"name": "recorded", "every": 1}')
+    with pytest.raises(Conflict, match="not a training run's: something else lives in"):
+        train(TINY, lab_corpus, tmp_path)
+
+
+def test_what_was_kept_of_a_run_nobody_wrote_down_is_begun_anew(lab_corpus: Path, tmp_path: Path) -> None:
     end(lab_corpus, TINY, Unfinished(tmp_path / "unfinished", 1), steps=2)
     train(TINY, lab_corpus, tmp_path)  # kept, but of a run whose settings nobody wrote down
     assert "resumed" not in (tmp_path / "log.jsonl").read_text()
