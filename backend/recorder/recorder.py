@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 
 from analysis.cosines import common_mode, off_diagonal, row_cosines
 from analysis.errors import GeometryError
-from backend.adapters import adapt
+from backend.adapters import Unsupported, adapt
 from backend.recorder.folder import claim
 from backend.recorder.post import Poster
 from backend.recorder.record import Record, file_name, whole
@@ -20,12 +22,17 @@ from backend.recorder.tally import Tally
 
 log = logging.getLogger(__name__)
 
+FLATTENED = (
+    "FSDP of version 1 flattens weights, so that none can be read by layer and nothing is recorded: shard by version 2 "
+    "(fsdp_version 2, torch's fully_shard)"
+)
+
 
 class GeometryRecorder:
     """Records what a training run routes, every `every` optimiser steps.
 
     Args:
-        model: Any model that an adapter reads, not yet wrapped by FSDP or DDP.
+        model: Any model that an adapter reads, itself and not DDP's wrapper; sharded by `fully_shard` (FSDP 2) or not.
         every: Steps from one record to the next.
         folder: Where records are written; the run is named by it. `runs/live` if left out.
         to: Address of a running backend to send them to as well. What cannot be sent waits in the folder.
@@ -34,7 +41,7 @@ class GeometryRecorder:
         rank: Of this process; from the environment (`RANK`) if left out. Each writes its own records.
 
     Raises:
-        Unsupported: If no adapter reads the model.
+        Unsupported: If no adapter reads the model, or FSDP of version 1 has wrapped it; later that is logged.
         FolderTaken: If the folder holds another run.
         GeometryError: If `every` is below 1.
     """
@@ -53,6 +60,9 @@ class GeometryRecorder:
             raise GeometryError(f"every must be 1 or more; got {every}")
         self.folder, self._every, self._step = Path(folder), every, first
         self._geometry, self._rank = geometry, int(os.environ.get("RANK", "0")) if rank is None else rank
+        self._model = model
+        if self._flattened():
+            raise Unsupported(FLATTENED)
         self._anatomy = adapt(model)
         self._tally = Tally(model, self._anatomy, geometry)
         claim(self.folder, self._about(), first, self._rank)
@@ -74,8 +84,15 @@ class GeometryRecorder:
             self._poster.close(seconds)
 
     def _arm(self) -> None:
-        if (self._step + 1) % self._every == 0:
+        if (self._step + 1) % self._every:
+            return
+        if self._flattened():  # the model was wrapped since
+            log.error(FLATTENED)
+        else:
             self._tally.start()
+
+    def _flattened(self) -> bool:
+        return any(isinstance(part, FullyShardedDataParallel) for part in self._model.modules())
 
     def _keep(self, sums: dict[str, Tensor]) -> None:
         if not int(sums["passes"].max()):
@@ -94,7 +111,8 @@ class GeometryRecorder:
             self._poster.wake()
 
     def _rows(self) -> Tensor:
-        rows = self._anatomy.weights("router_weight").double()
+        rows = self._anatomy.weights("router_weight")
+        rows = (rows.full_tensor() if isinstance(rows, DTensor) else rows).double()  # of all processes that share it
         cosines = [off_diagonal(row_cosines(rows, form)) for form in ("raw", "centred")]
         return torch.stack(
             [cosines[0].nanmean(-1), cosines[1].square().nanmean(-1).sqrt(), common_mode(rows).flatten()], -1

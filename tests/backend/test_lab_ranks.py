@@ -21,6 +21,8 @@ from backend.lab.model_files import relative_distance, vocabulary
 from backend.lab.settings import RunSettings
 from backend.lab.train import moments, train
 from backend.lab.unfinished import Unfinished
+from backend.recorder import GeometryRecorder
+from backend.recorder.record import file_name, merged, read
 from tests.backend.lab_corpus import TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -28,10 +30,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS = 6
 TOLERANCE = 2e-7
 """Of the norm of the whole state: sums of float32 in another order, six times (measured: 1.3e-8 to 1.6e-8)."""
+SUMMED = 2e-6
+"""Of the norm of recorded sums: of float32 inputs to some hundred tokens, in another order (measured: 2e-9 to 6e-7)."""
 LEARNT = [name for name in router_names() if name not in ("frozen", "hashed", "unbalanced")]
 
 
-RESUMED = "kmeans"
+RESUMED, RECORDED = "kmeans", "softmax_aux"
 
 
 def end(
@@ -49,6 +53,17 @@ def cut_short(settings: RunSettings, corpus: Path, kept: Unfinished) -> dict[str
     """Begun, stopped after step 3 and gone on with from step 2."""
     end(settings, corpus, kept, until=3)
     return end(settings, corpus, kept)
+
+
+def recorded(settings: RunSettings, corpus: Path, folder: Path) -> None:
+    """A run that a recorder watches from its start, with geometry."""
+    torch.set_num_threads(1)
+    for moment in moments(settings, vocabulary(corpus), batches(TokenisedCorpus(corpus), settings.seed)):
+        if moment.step == 0:  # prepared already: wrapped, and sharded where this run is
+            recorder = GeometryRecorder(moment.model, every=2, folder=folder, geometry=True)
+        else:
+            recorder.step()
+    recorder.close()
 
 
 SHARDED = {
@@ -88,6 +103,7 @@ def one_of(rank: int, count: int, port: int, corpus: Path, folder: Path, routers
     for name, weights in found.items() if rank == 0 else ():
         save_file({key: tensor.contiguous() for key, tensor in weights.items()}, folder / f"{name}.safetensors")
     train(replace(TINY, stored=(0, 3)), corpus, folder / "run")
+    recorded(replace(TINY, router=RECORDED, balancing=None, steps=4), corpus, folder / "recorded")
     torch.distributed.destroy_process_group()
 
 
@@ -130,6 +146,20 @@ def test_two_processes_write_one_run(lab_corpus: Path, of_two: Path, tmp_path: P
     assert ours == theirs
     steps = (load_file(run / "step-00003" / "model.safetensors") for run in (of_two / "run", tmp_path))
     assert relative_distance(*({name: t.float() for name, t in step.items()} for step in steps)) < 1e-4  # float16
+
+
+def test_the_records_of_two_processes_add_up_to_those_of_one(lab_corpus: Path, of_two: Path, tmp_path: Path) -> None:
+    recorded(replace(TINY, router=RECORDED, balancing=None, steps=4), lab_corpus, tmp_path)
+    for one, two in zip(
+        *(merged(folder.glob("*.safetensors")) for folder in (tmp_path, of_two / "recorded")), strict=True
+    ):
+        assert one.step == two.step
+        for name in ("selected", "tokens"):
+            assert torch.equal(one.sums[name], two.sums[name])
+        for name in ("weights", "centroids", "rows"):
+            assert (two.sums[name] - one.sums[name]).norm() < SUMMED * one.sums[name].norm()
+    files = [read((of_two / "recorded" / file_name(4, rank)).read_bytes(), file_name(4, rank)) for rank in (0, 1)]
+    assert torch.equal(*(file.sums["rows"] for file in files)), "both know the whole router"
 
 
 def test_a_batch_that_cannot_be_shared_equally_is_refused() -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.testing import assert_close
 from transformers import Trainer, TrainingArguments
 
 from analysis.errors import GeometryError
-from backend.adapters import adapt
+from backend.adapters import Unsupported, adapt
 from backend.recorder import GeometryRecorder
 from backend.recorder.folder import SENT
 from backend.recorder.health import TRAINERS, timeline
@@ -231,6 +232,21 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         GeometryRecorder(model_of(), every=0, folder=tmp_path)
     with pytest.raises(GeometryError, match="no address of a backend"):
         GeometryRecorder(model_of(), folder=tmp_path, to="localhost:8000")
+
+
+def test_weights_that_fsdp_of_version_1_flattened_are_refused_at_the_start_and_later_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of()
+    recorder = GeometryRecorder(model, every=2, folder=tmp_path)
+    wrapper = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    torch.nn.Module.__init__(wrapper)  # a real one needs processes
+    model.model.layers[0].add_module("wrapped", wrapper)
+    for _ in range(2):
+        recorder.step()
+    assert "FSDP of version 1 flattens weights" in caplog.text and not records(tmp_path)
+    with pytest.raises(Unsupported, match=r"shard by version 2 \(fsdp_version 2"):
+        GeometryRecorder(model, folder=tmp_path)
 
 
 class Tokens(torch.utils.data.Dataset):
