@@ -8,7 +8,8 @@ import typer
 
 from analysis.lab.routers import DENSE, router_names
 from backend.lab.grid import chosen, grid, table
-from backend.lab.settings import BALANCING_KEY, SEQUENCES_PER_DOMAIN, SIZES, RunSettings
+from backend.lab.recipes import RECIPES
+from backend.lab.settings import BALANCING_KEY, SIZES
 from backend.lab.ship import SHIPPED, ship
 from backend.lab.summary import summary
 from backend.lab.train import KEEP_EVERY, train
@@ -25,15 +26,16 @@ def train_command(
     router: Annotated[str, typer.Option(help=f"One of {', '.join((*router_names(), DENSE))}.")],
     seed: Annotated[int, typer.Option(help="Decides initial weights and data order, whatever the router.")] = 0,
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "s64",
-    steps: Annotated[
-        int, typer.Option(min=20, help="Optimiser steps: of 2,048 tokens, unless --sequences is given.")
-    ] = 4000,
+    steps: Annotated[int | None, typer.Option(min=20, help="Optimiser steps; the size's own if left out.")] = None,
     balancing: Annotated[
         float | None, typer.Option(help="Speed of the router's own rule; the shipped one if left out.")
     ] = None,
     sequences: Annotated[
-        int, typer.Option(min=1, help="Sequences of 128 tokens of each of the four domains in a batch.")
-    ] = SEQUENCES_PER_DOMAIN,
+        int | None,
+        typer.Option(
+            min=1, help="Sequences of 128 tokens of each of the four domains in a batch; the size's own, too."
+        ),
+    ] = None,
     corpus: CorpusFolder = CORPUS,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; data/runs/ROUTER-SIZE-sSEED if left out.")
@@ -51,13 +53,10 @@ def train_command(
         balancing = next((run.balancing for run in SHIPPED.values() if run.router == router), None)
     elif router not in BALANCING_KEY:
         raise typer.BadParameter(f"router {router!r} balances nothing, so it has no speed", param_hint="--balancing")
-    stored = tuple(sorted({step for step in (0, 20, 80, 320, 1000, 2000) if step < steps} | {steps}))
-    settings = RunSettings(
-        router=router, seed=seed, size=size, steps=steps, balancing=balancing, stored=stored, sequences=sequences
-    )
+    settings = RECIPES[size].settings(steps, sequences, router=router, seed=seed, size=size, balancing=balancing)
     out = out or Path("data/runs") / f"{router}-{size}-s{seed}"
     train(settings, corpus, out, keep_every)
-    typer.echo(f"{out}: {len(stored)} steps stored")
+    typer.echo(f"{out}: {len(settings.stored)} steps stored")
 
 
 @app.command("untrained")
