@@ -1,5 +1,7 @@
 """The two ways to balance a router, to be mixed into one: by a loss, or by a bias that only selection sees."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,6 +18,8 @@ class BalancedByLoss(LearnedRouter):
     sequence's own (mean over them), the batch's over all processes, or all since the last update. Outside training
     nothing is gathered, and "global" is "batch". Scopes: Qiu et al. 2025, arXiv 2501.11873.
     """
+
+    options: ClassVar[tuple[str, ...]] = ("router_aux_loss_coef", "router_aux_scope")
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
@@ -44,6 +48,7 @@ class BalancedByBias(Router):
     """A bias per expert, seen by selection and moved at each update by what its expert lacks (arXiv 2408.15664)."""
 
     e_score_correction_bias: Tensor
+    options: ClassVar[tuple[str, ...]] = ("router_bias_update_speed", "router_bias_rule")
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)

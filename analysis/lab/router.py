@@ -36,6 +36,8 @@ class Router(nn.Module):
     weight: Tensor  # [expert, model]: learned rows, or centroids; either way what an expert listens for
     drawn: ClassVar[tuple[str, ...]] = ("weight",)  # tensors that start as random numbers; the others keep their start
     serves_all: ClassVar[bool] = False  # whether a token has a slot for every expert, whatever its weight
+    options: ClassVar[tuple[str, ...]] = ("router_z_loss_coef",)  # fields of the config that this very class reads
+    unread: ClassVar[tuple[str, ...]] = ()  # those of its bases that change nothing here
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -128,6 +130,8 @@ class Router(nn.Module):
 
 class LearnedRouter(Router):
     """Learned rows; each expert's score from its logit; the weights of the chosen sum to one unless told otherwise."""
+
+    options: ClassVar[tuple[str, ...]] = ("norm_topk_prob",)
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)

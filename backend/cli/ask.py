@@ -6,13 +6,14 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from backend.cli.door import Wanted, open_door
 from backend.cli.table import answer_table, plan_table
 from backend.errors import Refusal
+from backend.named import named_value
 from backend.settings import Settings
 
 ENDINGS = {".parquet": "parquet", ".csv": "csv", ".npy": "npy", ".tex": "tex"}
@@ -40,7 +41,7 @@ def ask(
     """Ask one measure of one checkpoint, or of two."""
     if out and out.suffix not in ENDINGS:
         raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
-    knobs = dict(_knob(text) for text in knob or ())
+    knobs = dict(named_value(text, "--knob") for text in knob or ())
     capture = {"generate": generate, "chat_template": chat_template}
     wanted = Wanted(measure, checkpoint, prompts, knobs, capture)
     if plan:
@@ -81,13 +82,3 @@ class ProgressLine:
         if self._shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
-
-
-def _knob(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise Refusal(f"--knob {text!r} is not NAME=VALUE.")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

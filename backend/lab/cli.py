@@ -2,17 +2,21 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from analysis.errors import GeometryError
+from analysis.lab.options import checked
 from analysis.lab.routers import DENSE, router_names
+from backend.errors import Refusal
 from backend.lab.grid import chosen, grid, table
 from backend.lab.recipes import RECIPES
 from backend.lab.settings import BALANCING_KEY, SIZES
 from backend.lab.ship import SHIPPED, ship
 from backend.lab.summary import summary
 from backend.lab.train import KEEP_EVERY, train
+from backend.named import named_value
 
 app = typer.Typer(no_args_is_help=True, help="Train small MoE models that differ in their router alone.")
 
@@ -29,6 +33,10 @@ def train_command(
     steps: Annotated[int | None, typer.Option(min=20, help="Optimiser steps; the size's own if left out.")] = None,
     balancing: Annotated[
         float | None, typer.Option(help="Speed of the router's own rule; the shipped one if left out.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE, an option of the router such as kmeans_ema=0.02; may be given again."),
     ] = None,
     sequences: Annotated[
         int | None,
@@ -49,14 +57,33 @@ def train_command(
         raise typer.BadParameter(f"{router!r} is none of {', '.join((*router_names(), DENSE))}", param_hint="--router")
     if size not in SIZES:
         raise typer.BadParameter(f"{size!r} is none of {', '.join(SIZES)}", param_hint="--size")
-    if balancing is None:
-        balancing = next((run.balancing for run in SHIPPED.values() if run.router == router), None)
-    elif router not in BALANCING_KEY:
-        raise typer.BadParameter(f"router {router!r} balances nothing, so it has no speed", param_hint="--balancing")
-    settings = RECIPES[size].settings(steps, sequences, router=router, seed=seed, size=size, balancing=balancing)
+    options = _options(router, option or [])
+    balancing = _balancing(router, balancing, options)
+    settings = RECIPES[size].settings(
+        steps, sequences, router=router, seed=seed, size=size, balancing=balancing, options=options
+    )
     out = out or Path("data/runs") / f"{router}-{size}-s{seed}"
     train(settings, corpus, out, keep_every)
     typer.echo(f"{out}: {len(settings.stored)} steps stored")
+
+
+def _options(router: str, texts: list[str]) -> dict[str, Any]:
+    try:
+        return checked(router, dict(named_value(text, "--option") for text in texts))
+    except (GeometryError, Refusal) as error:
+        raise typer.BadParameter(str(error), param_hint="--option") from error
+
+
+def _balancing(router: str, speed: float | None, options: dict[str, Any]) -> float | None:
+    """The speed of the router's rule: the one given, the one among its options (then None here), or the shipped one."""
+    if speed is None:
+        shipped = next((run.balancing for run in SHIPPED.values() if run.router == router), None)
+        return None if BALANCING_KEY.get(router) in options else shipped
+    if router not in BALANCING_KEY:
+        raise typer.BadParameter(f"router {router!r} balances nothing, so it has no speed", param_hint="--balancing")
+    if (key := BALANCING_KEY[router]) in options:
+        raise typer.BadParameter(f"it is what --option {key} says: give one of the two", param_hint="--balancing")
+    return speed
 
 
 @app.command("untrained")

@@ -11,6 +11,7 @@ from transformers.utils.output_capturing import OutputRecorder, install_output_c
 
 from analysis.errors import GeometryError
 from analysis.lab.model import LabMoeConfig
+from analysis.lab.options import checked
 from analysis.lab.router import Router
 from analysis.lab.routers import DENSE, build_router, serves_all
 from backend.adapters import adapt
@@ -29,10 +30,11 @@ def swap_routers(model: nn.Module, router: str, *, keep_rows: bool = False, seed
         router: A name of `analysis.lab.routers`; not "dense".
         keep_rows: Take over the old rows; without it they are drawn anew, with the model's `initializer_range`.
         seed: Of the rows drawn.
-        options: Fields of `LabMoeConfig`, such as `router_aux_loss_coef`.
+        options: Those of the router (`analysis.lab.options`), such as `router_aux_loss_coef`.
 
     Raises:
-        UnknownName: If no router has this name.
+        UnknownName: If no router has this name, or the router no such option.
+        BadKnob: If an option's value is outside what it takes.
         Unsupported: If the model's blocks take something else from their router, or rows cannot be taken over.
     """
     if router == DENSE:
@@ -41,6 +43,7 @@ def swap_routers(model: nn.Module, router: str, *, keep_rows: bool = False, seed
     layers = adapt(model).layers
     for layer in layers:
         _probe(layer)
+    options = checked(router, options)
     made = [_made(layer, router, text, options) for layer in layers]
     generator = torch.Generator().manual_seed(seed)
     for layer, new in zip(layers, made, strict=True):
@@ -61,11 +64,8 @@ def _made(layer: MoeLayer, router: str, text: Any, options: dict[str, Any]) -> R
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
+        **options,
     )
-    for name, value in options.items():
-        if not hasattr(config, name):
-            raise GeometryError(f"a router of the lab has no option {name!r}")
-        setattr(config, name, value)
     weight = layer.weights("router_weight")
     # Scores in float32 whatever the model runs in: a rounded centroid or bias would stop moving.
     return build_router(config).to(weight.device).train(layer.block.training)

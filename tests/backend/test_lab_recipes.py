@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from backend.lab import cli
 from backend.lab.recipes import RECIPES
-from backend.lab.settings import SIZES, RunSettings, tokens_a_step
+from backend.lab.settings import SIZES, RunSettings, Vocabulary, lab_config, tokens_a_step
 
 LARGE = ("100m", "1b")
 
@@ -58,3 +58,35 @@ def test_the_readme_says_what_a_larger_size_takes_and_that_nobody_ran_it(
     billions = float(re.search(r"([\d.]+) billion \| \d+,", row).group(1))  # type: ignore[union-attr]
     assert run.steps * batch == pytest.approx(billions * 1e9, rel=0.01)
     assert "**nobody has run them**" in text
+
+
+def test_options_of_the_router_are_given_by_name_and_kept(asked: list[RunSettings]) -> None:
+    train("--option", "router_bias_rule=centred_sign", "--option", "norm_topk_prob=false")
+    assert asked[0].options == {"router_bias_rule": "centred_sign", "norm_topk_prob": False}
+    train("--option", "router_bias_update_speed=0.02")
+    assert asked[1].balancing is None, "the option says it, not the shipped run's speed"
+    config = lab_config(asked[1], Vocabulary(60, 0, 1, 1))
+    assert config.router_bias_update_speed == 0.02
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--option", "kmeans_ema=0.1"],
+            "router 'loss_free' has no option 'kmeans_ema'; it has norm_topk_prob, router_bias",
+        ),
+        (["--option", "router_bias_rule=loud"], "it takes one of ['sign', 'centred_sign', 'proportional']"),
+        (["--option", "router_bias_rule"], "--option 'router_bias_rule' is not NAME=VALUE."),
+        (
+            ["--option", "router_bias_update_speed=0.1", "--balancing", "0.1"],
+            "it is what --option router_bias_update_speed says: give one of the two",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_in_a_sentence(
+    words: list[str], sentence: str, asked: list[RunSettings]
+) -> None:
+    refused = CliRunner().invoke(cli.app, ["train", "--router", "loss_free", *words])
+    assert refused.exit_code == 2 and not asked
+    assert sentence in " ".join(refused.output.replace("│", " ").split())

@@ -121,5 +121,7 @@ def test_a_model_whose_router_returns_something_else_is_refused_untouched(monkey
 def test_what_is_no_router_or_no_option_is_named() -> None:
     with pytest.raises(GeometryError, match="no router to put"):
         swap_routers(model_of("olmoe"), "dense")
-    with pytest.raises(GeometryError, match="no option 'temperature'"):
-        swap_routers(model_of("olmoe"), "kmeans", temperature=1.0)
+    with pytest.raises(
+        GeometryError, match="router 'kmeans' has no option 'router_aux_loss_coef'; it has kmeans_centred"
+    ):
+        swap_routers(model_of("olmoe"), "kmeans", router_aux_loss_coef=1.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from analysis.lab.model import routers, seed_routers
+from analysis.lab.options import router_options
 from analysis.lab.routers import router_names
 from analysis.lab.step import auxiliary_loss, update_routers, watching
 from backend.lab.swap import swap_routers
@@ -50,7 +51,9 @@ def shown(root: Path) -> str:
 @pytest.mark.parametrize("router", sorted(MOVED))
 @pytest.mark.parametrize("family", ["olmoe", "qwen3_moe"])
 def test_the_loop_of_the_readme_lowers_the_loss_and_moves_what_balances(family: str, router: str, root: Path) -> None:
-    model, code = model_of(family), shown(root).replace('"kmeans"', f'"{router}"')
+    option = {"softmax_aux": "router_aux_loss_coef"}.get(router, "router_bias_update_speed")
+    code = shown(root).replace('"kmeans", router_bias_update_speed', f'"{router}", {option}')
+    model = model_of(family)
     before = {}
 
     class Loader:
@@ -84,7 +87,8 @@ def state(model: Any) -> dict[str, Tensor]:
 def stepped(router: str, filler: int, **options: Any) -> tuple[float, dict[str, Tensor]]:
     """The auxiliary loss of one pass and the routers' state after it."""
     model, given = model_of("olmoe"), batch(filler)
-    swap_routers(model, router, router_z_loss_coef=0.1, **options)
+    z_loss = {"router_z_loss_coef": 0.1} if "router_z_loss_coef" in router_options(router) else {}
+    swap_routers(model, router, **z_loss, **options)
     seed_routers(model, given["input_ids"], 0, given["attention_mask"])
     with watching(model) as seen:
         model(**given)
@@ -103,6 +107,6 @@ CASES += [("softmax_aux", {"router_aux_scope": scope}) for scope in ("sequence",
 def test_what_padding_holds_changes_no_loss_and_no_state(router: str, options: dict[str, Any]) -> None:
     loss, after = stepped(router, 0, **options)
     other, beside = stepped(router, 1, **options)
-    assert loss > 0
+    assert loss > 0 or router == "hashed"  # which has no loss
     assert_close(other, loss, rtol=1e-6, atol=0)
     assert all(torch.equal(value, beside[name]) for name, value in after.items())

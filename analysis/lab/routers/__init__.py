@@ -39,6 +39,23 @@ def serves_all(name: str) -> bool:
     return name != DENSE and _router(name).serves_all
 
 
+def option_names(name: str) -> tuple[str, ...]:
+    """Fields of the config that this router reads: what its class and the classes it is made of declare.
+
+    Returns:
+        In alphabetical order.
+
+    Raises:
+        UnknownName: If no file has that name.
+
+    Source:
+        Ours.
+    """
+    kind = _router(name)
+    declared = {option for part in kind.__mro__ for option in part.__dict__.get("options", ())}
+    return tuple(sorted(declared - set(kind.unread)))
+
+
 def build_router(config: PreTrainedConfig) -> Router:
     """The router that `config.router` names, for one layer.
 

@@ -21,6 +21,8 @@ class ExpertChoiceRouter(SoftmaxTopKRouter):
     """Softmax scores over the experts; each expert takes its ceil(tokens * k / E) best, k the mean a token gets."""
 
     serves_all: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("expert_choice_per_token",)
+    unread: ClassVar[tuple[str, ...]] = ("norm_topk_prob",)
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)

@@ -22,6 +22,7 @@ class HashRouter(Router):
 
     table: Tensor
     drawn: ClassVar[tuple[str, ...]] = ()
+    unread: ClassVar[tuple[str, ...]] = ("router_z_loss_coef",)
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)

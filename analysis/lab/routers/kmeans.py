@@ -16,6 +16,8 @@ balancing biases without a gradient. Everything below that outline is a guess of
 - start: distinct random tokens of the first batch, of unit length (zeros would tie).
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -30,6 +32,18 @@ ALIKE = 0.99  # two candidates for a centroid closer than this count as one toke
 
 class KMeansRouter(BalancedByBias):
     """Nearest centroids by cosine plus a balancing bias; centroids follow what they serve."""
+
+    options: ClassVar[tuple[str, ...]] = (
+        "kmeans_ema",
+        "kmeans_temperature",
+        "kmeans_unit_hidden",
+        "kmeans_members",
+        "kmeans_hidden_gradient",
+        "kmeans_mixing",
+        "kmeans_rate",
+        "kmeans_weighted",
+        "kmeans_centred",
+    )
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)

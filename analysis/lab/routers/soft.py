@@ -15,6 +15,7 @@ class SoftRouter(SoftmaxTopKRouter):
     """All experts for every token, in their own order."""
 
     serves_all: ClassVar[bool] = True
+    unread: ClassVar[tuple[str, ...]] = ("norm_topk_prob",)
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
