@@ -67,7 +67,7 @@ class RunSettings:
     """One run. `balancing` is the speed of the router's own rule, or None where it has none.
 
     A batch holds `sequences` of each of the four domains. `options` are fields of the model's config;
-    `row_optimiser` moves the rows of learned routers.
+    `row_optimiser` moves the rows of learned routers (`train.ROWS_BY_SGD` says what else changes with it).
     """
 
     router: str

@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 BETAS = (0.9, 0.95)
 CLIP = 1.0
 SGD_SCALE = 50.0  # times AdamW's rate: a guess, since a plain gradient has no size of its own to step by
+ROWS_BY_SGD = f"SGD with momentum {BETAS[0]:g}, {SGD_SCALE:g} times the rate, no weight decay"
+"""All that `row_optimiser="sgd"` changes of the rows: what compares it with AdamW compares these three at once.
+
+Decay is left out so that gradients alone move the rows; the rate cannot be the same, AdamW's being in another unit.
+"""
 FIRST_BATCHES = 20
 FIRST = "first-batches.npy"
 LOG_EVERY = 20
@@ -200,7 +205,6 @@ def _optimisers(model: LabMoeForCausalLM, settings: RunSettings) -> list[torch.o
     ]
     found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=True)]
     if rows:
-        # Without decay: gradients alone move these rows.
         found.append(torch.optim.SGD([{"params": rows, "scale": SGD_SCALE}], lr=rate, momentum=BETAS[0]))
     return found
 
@@ -226,4 +230,4 @@ def _provenance(settings: RunSettings) -> dict[str, Any]:
         "versions": {name: version(name) for name in ("torch", "transformers", "accelerate")},
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
-    }
+    } | ({"rows": ROWS_BY_SGD} if settings.row_optimiser == "sgd" else {})

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from analysis.lab.model import LabMoeForCausalLM, register
+from analysis.lab.model import LabMoeForCausalLM, register, routers
 from analysis.lab.routers import DENSE, router_names
 from backend.lab import cli
 from backend.lab import train as train_module
@@ -101,6 +101,20 @@ def test_the_rate_warms_up_to_its_peak_and_falls_to_its_end() -> None:
     assert rates[:100] == sorted(rates[:100])
     assert rates[100:] == sorted(rates[100:], reverse=True)
     assert rates[1000] == pytest.approx(TINY.final_learning_rate)
+
+
+def test_rows_by_sgd_differ_in_what_is_said_and_in_nothing_else(lab_corpus: Path) -> None:
+    model = LabMoeForCausalLM(lab_config(replace(TINY, router="softmax_aux", balancing=None), vocabulary(lab_corpus)))
+    rows = {id(part.weight) for part in routers(model)}
+    [plain] = train_module._optimisers(model, TINY)
+    of_others, of_rows = train_module._optimisers(model, replace(TINY, row_optimiser="sgd"))
+    [group] = of_rows.param_groups
+    assert type(of_rows) is torch.optim.SGD and {id(p) for p in group["params"]} == rows
+    said = f"SGD with momentum {group['momentum']:g}, {group['scale']:g} times the rate, no weight decay"
+    assert said == train_module.ROWS_BY_SGD and group["weight_decay"] == 0 and not group["nesterov"]
+    for ours, theirs in zip(of_others.param_groups, plain.param_groups, strict=True):
+        assert [id(p) for p in ours["params"]] == [id(p) for p in theirs["params"] if id(p) not in rows]
+        assert ours | {"params": 0} == theirs | {"params": 0}
 
 
 def test_a_missing_corpus_is_refused_with_the_command_that_builds_it(tmp_path: Path) -> None:
