@@ -4,8 +4,8 @@ The way to the answers is given (`Ask`): an experiment knows no store and no ser
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,16 +19,23 @@ if TYPE_CHECKING:
 
 UNTRAINED = "trains runs of its own: ask with --seeds"
 """Why what needs runs of an experiment's own was not run."""
+LEFT_OUT = "--quick asks the first and the last step"
 
-Cells = np.ndarray | slice | EllipsisType
+Cells = np.ndarray | slice | tuple[slice | int, ...] | EllipsisType
 
 
 class Verdict(StrEnum):
-    """What our numbers say of a published effect; never by the value alone."""
+    """What our numbers say of a published effect; never by the value alone.
+
+    Only what was published is judged: `shows` where our interval, a permutation p or an exact count bears its direction
+    out, `does not show` where it does not, `cannot be tested at this size` where there is none of them. `measured` is
+    what nobody published, and every number of random weights: the note says what ours is compared with.
+    """
 
     SHOWS = "shows"
     DOES_NOT_SHOW = "does not show"
     CANNOT_TELL = "cannot be tested at this size"
+    MEASURED = "measured"
     NOT_RUN = "not run"
 
 
@@ -48,6 +55,11 @@ class Row:
     note: str = ""
     random_weights: bool = False
 
+    def of_random_weights(self) -> "Row":
+        """The same row of a model that was never trained, which bears nothing out that is published of trained ones."""
+        ran = self.verdict is not Verdict.NOT_RUN
+        return replace(self, random_weights=True, verdict=Verdict.MEASURED if ran else self.verdict)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
         return asdict(self) | {"verdict": str(self.verdict)}
@@ -65,16 +77,27 @@ class Ask(Protocol):
 class Setting:
     """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours.
 
-    `softened` makes a copy of a stored step whose routing is fully soft, and names it. `part` names the prompts of one
-    category of a set that ships. `series` trains runs of the experiment's own; without it, what needs them is not run.
+    `softened` makes a copy of a stored step whose routing is fully soft, and names it; `as_experts` one of a dense step
+    as experts. `parameters` counts what the routers of a stored step learn by gradient; `batches` gives MaxVio of a
+    run's last batches in training. `part` names the prompts of one category of a set that ships. `series` trains runs
+    of the experiment's own; without it, what needs them is not run. `quick` leaves out the steps between a run's first
+    and last.
     """
 
     ask: Ask
     perplexity: Callable[[str], float]
     softened: Callable[[str], str]
+    as_experts: Callable[[str], str]
+    parameters: Callable[[str], int]
+    batches: Callable[[str], list[float]]
     part: Callable[[str, str], str]
     checkpoint: str | None = None
     series: "Series | None" = None
+    quick: bool = False
+
+    def leaves_out(self, step: int, steps: Sequence[int]) -> bool:
+        """Whether this step is not asked."""
+        return self.quick and step not in (steps[0], steps[-1])
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,13 @@ class Found:
         """Whether all of the interval lies below; None where there is no interval."""
         return None if math.isnan(self.high) else self.high < bound
 
+    def against(self, bound: float, words: str = "0") -> str:
+        """On which side of a bound the interval lies, in words."""
+        if math.isnan(self.low):
+            return f"no interval to compare with {words}"
+        side = "above" if self.low > bound else "below" if self.high < bound else "not apart from"
+        return f"{side} {words}"
+
 
 def mean_of(result: Result, cells: Cells = ...) -> Found:
     """The mean over cells; its bounds are the means of theirs, which is at least as wide as the mean's own.
@@ -138,10 +168,21 @@ def chance_of(result: Result, bound: str, cells: Cells = ...) -> float:
 
 
 def row(quantity: str, published: float | str | None, found: Found, shows: bool | None, note: str = "") -> Row:
-    """A row of what was run; `shows` is None where our numbers decide nothing."""
-    verdict = Verdict.CANNOT_TELL if shows is None else Verdict.SHOWS if shows else Verdict.DOES_NOT_SHOW
+    """A row of what was run; `shows`, of what is published, is None where our numbers decide nothing."""
+    judged = Verdict.CANNOT_TELL if shows is None else Verdict.SHOWS if shows else Verdict.DOES_NOT_SHOW
+    verdict = Verdict.MEASURED if published is None else judged
     ours, low, high = (x if math.isfinite(x) else None for x in (found.value, found.low, found.high))
     return Row(quantity, published, ours, low, high, verdict, note)
+
+
+def measured(quantity: str, found: Found, note: str = "") -> Row:
+    """A row of what nobody published."""
+    return row(quantity, None, found, None, note)
+
+
+def difference(quantity: str, found: Found, note: str) -> Row:
+    """A row of a difference that nobody published: the note says whether it is apart from 0."""
+    return measured(quantity, found, f"{note}; {found.against(0)}")
 
 
 def not_run(quantity: str, published: float | str | None, why: str) -> Row:

@@ -55,6 +55,12 @@ class Series:
         seeds = self.seeds if most is None else min(self.seeds, most)
         return [replace(settings, seed=seed) for seed in range(seeds)]
 
+    def note(self, seeds: int | None = None, steps: int | None = None) -> str:
+        """What a row over seeds says of where its interval comes from."""
+        return (
+            f"{seeds or self.seeds} seeds of {self.base.size}, {steps or self.base.steps} steps; t interval over seeds"
+        )
+
     def train(self, named: Mapping[str, Sequence[RunSettings]]) -> dict[str, list[Path]]:
         """The folders of these runs, trained as far as they are not there; `named` gives a run's seeds by its name."""
         TokenisedCorpus(self.corpus).sequences("train", DOMAINS[0])  # says what to do where there is no text
@@ -74,6 +80,13 @@ def last_step(run: Path) -> str:
     return str(step_folder(run, steps))
 
 
+def last_batches(run: Path, most: int = 10) -> list[float]:
+    """MaxVio, mean over layers, of the last training batches that a run's log tells of."""
+    lines = map(json.loads, (run / "log.jsonl").read_text("utf-8").splitlines())
+    told = [line["batch_max_violation"] for line in lines if line["kind"] == "train"]
+    return [float(np.mean(layers)) for layers in told[-most:]]
+
+
 def last_validation(run: Path) -> dict[str, Any]:
     """What a run's log says of its last step."""
     lines = map(json.loads, (run / "log.jsonl").read_text("utf-8").splitlines())
@@ -81,7 +94,7 @@ def last_validation(run: Path) -> dict[str, Any]:
 
 
 def over_seeds(values: Iterable[float]) -> Found:
-    """Mean over seeds with its 95 % t interval; no bounds for one seed.
+    """Mean over seeds, or over batches, with its 95 % t interval; no bounds for one.
 
     Seeds differ in initial weights and order of data; the text is the same.
     """

@@ -17,6 +17,7 @@ TAGS = {
     "shows": "a",
     "does not show": "b",
     "cannot be tested at this size": "",
+    "measured": "",
     "not run": "",
 }
 """Colour of each verdict's tag; the word says it too."""
@@ -57,9 +58,14 @@ def _row(row: Mapping[str, Any]) -> html.Tr:
             html.Td(_number(row["ours"]), className="num"),
             html.Td(interval, className="num"),
             html.Td(tag),
-            html.Td(row["note"], className="ink-3"),
+            html.Td(noted(row), className="ink-3"),
         ]
     )
+
+
+def noted(row: Mapping[str, Any]) -> str:
+    """With the command that made a row, where it is not the table's."""
+    return f"{row['note']}; made {row['made']} by: {row['command']}" if "command" in row else row["note"]
 
 
 def _number(value: float | str | None) -> str:

@@ -10,19 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.result import Axis, Interval, Null, Reason, Result
 from backend.cli.reproduce import reproduce
 from backend.errors import NotFound, Refusal
 from backend.lab import experiments
-from backend.lab.experiment import Found, Setting, Verdict, chance_of, mean_of, not_run, pairs_of, row
-
-
-def result(values, low=None, high=None, null=None, **facts) -> Result:
-    values = np.asarray(values, dtype=float)
-    axes = tuple(Axis(f"axis{n}", tuple(map(str, range(size)))) for n, size in enumerate(values.shape))
-    interval = Reason("none") if low is None else Interval(np.asarray(low, float), np.asarray(high, float), 0.95, "")
-    band = Reason("none") if null is None else Null(*(np.asarray(part, float) for part in null), "")
-    return Result("m", values, axes, "", band, interval, facts=facts)
+from backend.lab.experiment import Found, Verdict, chance_of, difference, mean_of, not_run, pairs_of, row
+from tests.backend.experiment import result
 
 
 def test_a_mean_has_the_mean_of_its_cells_bounds_or_none() -> None:
@@ -59,82 +51,18 @@ def test_a_row_says_what_was_decided(shows, verdict) -> None:
     assert not_run("d", None, "no card").to_json()["verdict"] == "not run"
 
 
-class Balanced:
-    """Answers for loads: K-Means at `low`, the others higher; counts what was asked."""
-
-    def __init__(self, values: dict[str, tuple[float, float]]):
-        self.values = values
-
-    def __call__(self, measure, *checkpoints, prompts, **knobs):
-        value, width = self.values[checkpoints[0].split("/")[0]]
-        return result([value, value], [value - width] * 2, [value + width] * 2, null=(0.02, 0.0, 0.04))
+@pytest.mark.parametrize("shows", [True, False, None])
+def test_what_nobody_published_is_measured_and_not_judged(shows) -> None:
+    assert row("d", None, Found(2.0, 1.0, 3.0), shows).verdict == Verdict.MEASURED
+    told = [difference("d", Found(2.0, low, high), "n").note for low, high in ((1, 3), (-3, 4), (math.nan, math.nan))]
+    assert told == ["n; above 0", "n; not apart from 0", "n; no interval to compare with 0"]
+    assert Found(-2.0, -3.0, -1.0).against(-0.5, "chance") == "below chance"
 
 
-def kmeans(values) -> dict[str, dict]:
-    setting = Setting(
-        Balanced(values), lambda run: {"kmeans": 22.0, "free": 20.0}[run.split("/")[0]], softened=str, part=str
-    )
-    return {each.quantity: each.to_json() for each in experiments.get("kmeans-router").run(setting)}
-
-
-def test_a_planted_order_shows_and_an_overlap_does_not() -> None:
-    found = kmeans({"kmeans": (0.03, 0.01), "free": (0.08, 0.01), "aux": (0.5, 0.1)})
-    assert {found[f"MaxVio, {rule}"]["verdict"] for rule in ("K-Means", "loss-free bias", "auxiliary loss")} == {
-        "shows"
-    }
-    assert found["MaxVio, loss-free bias less K-Means"]["ours"] == pytest.approx(0.05)
-    assert found["perplexity, K-Means over loss-free, less 1"]["ours"] == pytest.approx(0.1)
-    assert found["perplexity, K-Means over loss-free, less 1"]["verdict"] == "cannot be tested at this size"
-    found = kmeans({"kmeans": (0.03, 0.05), "free": (0.08, 0.01), "aux": (0.5, 0.1)})
-    assert found["MaxVio, K-Means"]["verdict"] == "does not show"
-    assert found["MaxVio, auxiliary loss"]["verdict"] == "shows"
-
-
-def saturation(early: float, first: float, last: float) -> dict[str, dict]:
-    """Two layers over seven steps: `early` at both after a hundredth, `first` and `last` after a tenth."""
-    values = np.full((7, 2), 0.9)
-    values[1], values[3] = early, (first, last)
-
-    def ask(measure, *checkpoints, prompts, **knobs):
-        assert measure == "router_saturation" and len(checkpoints) == 7
-        return result(values, values - 0.01, values + 0.01, null=(0.25, 0.24, 0.26))
-
-    return {
-        each.quantity: each.to_json()
-        for each in experiments.get("saturation").run(Setting(ask, lambda run: 1.0, softened=str, part=str))
-    }
-
-
-def test_saturation_is_judged_against_blind_choices_and_depth_by_its_sign() -> None:
-    share, depth = "experts of the last step, {}, after 0.7 % of training", "the same, last layer less first, {}, {}"
-    tenth = "after 11 % of training"
-    found = saturation(0.3, 0.5, 0.8)
-    assert found[share.format("auxiliary loss")]["verdict"] == "shows"
-    assert found[depth.format("K-Means", tenth)]["ours"] == pytest.approx(0.3)
-    assert found[depth.format("K-Means", tenth)]["verdict"] == "shows"
-    found = saturation(0.265, 0.8, 0.5)
-    assert found[share.format("auxiliary loss")]["verdict"] == "does not show"
-    assert found[depth.format("K-Means", tenth)]["verdict"] == "does not show"
-
-
-def spectra(inputs: float, ratio: float, width: float) -> dict[str, dict]:
-    """Trained experts whose first axes hold `inputs`, of `ratio` directions; blind tokens 0.5 and 20."""
-
-    def ask(measure, checkpoint, prompts, of="inputs", quantity="explained"):
-        value, null = (inputs, (0.5, 0.48, 0.52)) if quantity == "explained" else (ratio, (20.0, 19.0, 21.0))
-        value = 0.4 if checkpoint.endswith("step-00000") else value
-        return result([[value] * 2], [[value - width] * 2], [[value + width] * 2], null=null)
-
-    found = experiments.get("dense-control").run(Setting(ask, lambda run: 1.0, softened=str, part=str))
-    return {each.quantity: each.to_json() for each in found}
-
-
-def test_a_spectrum_is_steeper_or_not_than_that_of_blind_tokens() -> None:
-    names = ("variance in the first axes, inputs", "participation ratio, inputs")
-    assert [spectra(0.7, 12.0, 0.05)[name]["verdict"] for name in names] == ["shows", "shows"]
-    assert [spectra(0.53, 20.0, 0.05)[name]["verdict"] for name in names] == ["does not show", "does not show"]
-    trained = spectra(0.7, 12.0, 0.05)["variance in the first axes, trained less untrained"]
-    assert trained["ours"] == pytest.approx(0.3) and trained["verdict"] == "shows"
+def test_random_weights_bear_out_nothing_that_is_published() -> None:
+    assert row("d", 1.44, Found(2.0), True).of_random_weights().to_json()["verdict"] == "measured"
+    assert row("d", 1.44, Found(2.0), True).of_random_weights().random_weights
+    assert not_run("d", 1.44, "no steps").of_random_weights().verdict == Verdict.NOT_RUN
 
 
 def test_what_ships_is_kept_with_the_command_that_made_it(root: Path) -> None:
@@ -142,8 +70,13 @@ def test_what_ships_is_kept_with_the_command_that_made_it(root: Path) -> None:
         told = json.loads((root / "data" / "experiments" / f"{name}.json").read_text())
         assert re.fullmatch(rf"moe-geometry lab reproduce {name}( --seeds \d)? --keep", told["command"])
         assert told["made"] >= "2026-11-30"
+        assert len({each["quantity"] for each in told["rows"]}) == len(told["rows"])
         for each in told["rows"]:
-            assert {"quantity", "published", "ours", "low", "high", "verdict"} <= each.keys()
+            assert {"quantity", "published", "ours", "low", "high", "verdict", "random_weights"} <= each.keys()
+            assert each["published"] is not None or each["verdict"] in (Verdict.MEASURED, Verdict.NOT_RUN), each
+            by = each.get("command", told["command"])
+            assert re.fullmatch(rf"moe-geometry lab reproduce {name}( --seeds \d)? --keep", by)
+            assert not re.search(r"\d seeds of", each["note"]) or "--seeds" in by
             assert each["verdict"] in [str(v) for v in Verdict]
             assert (each["ours"] is None) == (each["verdict"] == "not run")
 

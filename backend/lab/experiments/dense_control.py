@@ -1,34 +1,112 @@
-"""Whether what is routed to an expert varies in fewer directions than what a dense layer would see."""
+"""Whether what is routed to an expert varies in fewer directions than what a dense layer sees and makes of it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from backend.lab.experiment import Experiment, Row, Setting, chance_of, mean_of, not_run, row
+from analysis.result import Result
+from backend.lab.experiment import (
+    Experiment,
+    Found,
+    Row,
+    Setting,
+    chance_of,
+    difference,
+    mean_of,
+    measured,
+    not_run,
+    row,
+)
 
-TRAINED, START, PROMPTS = "free/step-03000", "free/step-00000", "four-tasks"
+LAST, START, PROMPTS = "step-03000", "step-00000", "four-tasks"
+RULES = {"aux": "auxiliary loss", "free": "loss-free bias", "kmeans": "K-Means", "soft": "fully soft"}
+GIVEN = "this checkpoint"
 BOUNDS = "mean over experts and layers; bounds are the means of the experts' own"
+WORST = "means over experts and layers; bounds are the means of the experts' own, both at their worst"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read "decays faster than the dense FFN": which rows, which number, in which direction."""
+
+    words: str
+    knobs: dict[str, str]
+    published: str
+    steeper: int
+
+    def shows(self, found: Found, bound: float = 0) -> bool | None:
+        """Whether a number lies beyond a bound in this reading's direction."""
+        return found.above(bound) if self.steeper > 0 else found.below(bound)
+
+    def ask(self, setting: Setting, checkpoint: str) -> Result:
+        """What it comes to for each expert of a checkpoint."""
+        return setting.ask("routed_spectrum", checkpoint, prompts=PROMPTS, **self.knobs)
+
+
+SHARE, RANK = {"quantity": "explained"}, {"quantity": "participation"}
+READINGS = (
+    Reading("variance in the first 10 axes of inputs g x", SHARE, "more than dense", 1),
+    Reading("variance in the first 10 axes of inputs x", {**SHARE, "weighting": "plain"}, "more than dense", 1),
+    Reading("participation ratio of inputs g x", RANK, "fewer than dense", -1),
+    Reading("participation ratio of inputs x", {**RANK, "weighting": "plain"}, "fewer than dense", -1),
+    Reading("variance in the first 10 axes of outputs", {**SHARE, "of": "outputs"}, "more than dense", 1),
+    Reading("participation ratio of outputs", {**RANK, "of": "outputs"}, "fewer than dense", -1),
+)
 
 
 def run(setting: Setting) -> Iterator[Row]:
-    """Spectra of routed inputs against as many blind tokens of the layer, trained against untrained, and of outputs."""
-    checkpoint = setting.checkpoint or TRAINED
-    explained = setting.ask("routed_spectrum", checkpoint, prompts=PROMPTS)
-    share, blind = mean_of(explained), chance_of(explained, "high")
-    note = f"{BOUNDS}; as many blind tokens of the layer, which a dense layer sees, explain up to {blind:.3f}"
-    yield row("variance in the first axes, inputs", "more than dense", share, share.above(blind), note)
-    ranks = setting.ask("routed_spectrum", checkpoint, prompts=PROMPTS, quantity="participation")
-    ratio, blind = mean_of(ranks), chance_of(ranks, "low")
-    note = f"{BOUNDS}; as many blind tokens have at least {blind:.2f}"
-    yield row("participation ratio, inputs", "fewer than dense", ratio, ratio.below(blind), note)
-    if setting.checkpoint:
-        yield not_run("variance in the first axes, trained less untrained", None, "needs the checkpoint's own step 0")
+    """Spectra of experts against the dense FFN's at as many tokens, by rule; against blind tokens; and untrained."""
+    given = setting.checkpoint
+    if given:
+        for reading in READINGS:
+            yield measured(f"{reading.words}, {GIVEN}", mean_of(reading.ask(setting, given)), BOUNDS)
+            yield not_run(
+                f"{reading.words}, {GIVEN} less dense", reading.published, "needs a dense model trained alike"
+            )
     else:
-        more = share - mean_of(setting.ask("routed_spectrum", START, prompts=PROMPTS))
-        yield row("variance in the first axes, trained less untrained", None, more, more.above(0), BOUNDS)
-    outputs = setting.ask("routed_spectrum", checkpoint, prompts=PROMPTS, of="outputs", quantity="participation")
-    note = f"{BOUNDS}; of the same tokens for all experts, so nothing here decides"
-    yield row("participation ratio, outputs", None, mean_of(outputs), None, note)
-    why = "measures that read experts refuse a model without any: the control here is blind tokens of the same layer"
-    yield not_run("inputs and outputs of a dense model of the same active width", "flatter spectrum", why)
+        dense = setting.as_experts(f"dense/{LAST}")
+        for reading in READINGS:
+            yield from _against_dense(setting, reading, dense)
+    yield from _against_blind(setting, given or f"free/{LAST}", GIVEN if given else RULES["free"])
+    quantity = f"{READINGS[0].words}, trained less untrained"
+    if given:
+        yield not_run(quantity, None, "needs the checkpoint's own step 0")
+        return
+    ends = (mean_of(READINGS[0].ask(setting, f"free/{step}")) for step in (LAST, START))
+    yield difference(quantity, next(ends) - next(ends), f"loss-free bias; {WORST}")
+
+
+def _against_dense(setting: Setting, reading: Reading, dense: str) -> Iterator[Row]:
+    """A dense block is one expert that serves all tokens, sampled by the same hash to as many rows as an expert's."""
+    control = reading.ask(setting, dense)
+    theirs = mean_of(control)
+    rows = control.facts["rows per expert"]
+    note = f"mean over layers; {rows} tokens of each; one SwiGLU of the width of two experts"
+    yield measured(f"{reading.words}, dense", theirs, note)
+    for name, words in RULES.items():
+        answer = reading.ask(setting, f"{name}/{LAST}")
+        quantity = f"{reading.words}, {words} less dense"
+        if answer.facts["rows per expert"] != rows:
+            yield not_run(quantity, reading.published, f"{answer.facts['rows per expert']} rows against {rows}")
+            continue
+        ours = mean_of(answer)
+        more = ours - theirs
+        note = f"{ours.value:.3f} against {theirs.value:.3f} at {rows} tokens of each; {WORST}"
+        if name == "soft":
+            yield difference(quantity, more, f"{note}; published of top-k experts alone")
+        else:
+            yield row(quantity, reading.published, more, reading.shows(more), note)
+
+
+def _against_blind(setting: Setting, checkpoint: str, words: str) -> Iterator[Row]:
+    """The other null: as many tokens of the same layer, drawn blindly. Outputs are all of the same tokens."""
+    for reading in (READINGS[0], READINGS[2]):
+        answer = reading.ask(setting, checkpoint)
+        found, bound = mean_of(answer), chance_of(answer, "high" if reading.steeper > 0 else "low")
+        note = (
+            f"{BOUNDS}; the band of as many blind tokens of the layer, which a dense one would see, ends at {bound:.3f}"
+        )
+        quantity = f"{reading.words}, {words}, against blind tokens"
+        yield row(quantity, reading.published, found, reading.shows(found, bound), note)
 
 
 EXPERIMENT = Experiment(

@@ -6,19 +6,23 @@ import numpy as np
 
 from analysis.result import Result
 from backend.lab.experiment import (
+    LEFT_OUT,
     UNTRAINED,
     Experiment,
     Found,
     Row,
     Setting,
     chance_of,
+    difference,
     mean_of,
+    measured,
     not_run,
     pairs_of,
     row,
 )
 from backend.lab.series import Series, last_step, paired
 from backend.lab.settings import DOMAINS
+from backend.lab.ship import STORED
 
 TOP_K, SOFT, PROMPTS = "free/step-03000", "soft/step-03000", "four-tasks"
 NEAR_ZERO = 0.1
@@ -32,6 +36,11 @@ DIFFERENCE = {
     "grassmann_distance": "Grassmann distance, top-k less soft",
 }
 BOUNDS = "mean over pairs and layers; bounds are the means of the pairs' own"
+WORST = f"{BOUNDS}, both at their worst"
+TOP_K_RUN, RULES = "aux", ("auxiliary loss", "trained soft", "switched to soft")
+"""The run whose stored steps are asked, beside the soft run and itself with soft routing."""
+NO_STEPS = "needs the checkpoint's own training steps and a soft run"
+COURSE = {measure: (words, knobs) for words, (measure, knobs) in MEASURES.items()}
 
 
 def run(setting: Setting) -> Iterator[Row]:
@@ -45,8 +54,9 @@ def run(setting: Setting) -> Iterator[Row]:
     distance = setting.ask("grassmann_distance", checkpoint, prompts=PROMPTS, form="normalised")
     apart = mean_of(distance, pairs_of(distance))
     yield row("Grassmann distance over its maximum, top-k", "under the maximum", apart, apart.below(1), BOUNDS)
-    nearer = apart.below(chance_of(distance, "low", pairs_of(distance)))
-    yield row("the same, against what unrelated subspaces have", None, apart, nearer, BOUNDS)
+    bound = chance_of(distance, "low", pairs_of(distance))
+    note = f"{BOUNDS}; {apart.against(bound, f'{bound:.3f}')}, from where unrelated subspaces lie"
+    yield measured("the same, against what unrelated subspaces have", apart, note)
     score = setting.ask("grassmann_distance", checkpoint, prompts=PROMPTS, form="score")
     beyond = mean_of(score, pairs_of(score))
     note = f"{BOUNDS}; 0 is as far apart as two halves of one expert's tokens, 1 is unrelated"
@@ -69,14 +79,12 @@ def _against_soft(setting: Setting, alike: Found, apart: Found) -> Iterator[Row]
         soft = checkpoint()
         answer = setting.ask("jacobian_alignment", soft, prompts=PROMPTS)
         more = mean_of(answer, pairs_of(answer)) - alike
-        yield row(closer, "positive", more, more.above(0), BOUNDS)
+        yield row(closer, "positive", more, more.above(0), WORST)
         answer = setting.ask("grassmann_distance", soft, prompts=PROMPTS, form="normalised")
         less = apart - mean_of(answer, pairs_of(answer))
-        yield row(farther, "positive", less, less.above(0), BOUNDS)
-    if setting.series:
-        yield from _trained(setting, setting.series)
-    else:
-        yield not_run("the same, each trained so, over seeds", "positive", UNTRAINED)
+        yield row(farther, "positive", less, less.above(0), WORST)
+    yield from _over_seeds(setting)
+    yield from _over_training(setting)
     yield from _by_layer(setting)
     yield from _by_domain(setting)
 
@@ -89,10 +97,10 @@ def _by_layer(setting: Setting) -> Iterator[Row]:
         for at, label in enumerate(answers["top-k"].axes[0].labels):
             layers = {name: mean_of(answer, _pairs_in(answer, at)) for name, answer in answers.items()}
             for name, found in layers.items():
-                yield row(f"{words}, {name}, layer {label}", None, found, None, "mean over pairs")
+                yield measured(f"{words}, {name}, layer {label}", found, "mean over pairs")
             if "soft" in layers:
                 more = _difference(measure, layers["top-k"], layers["soft"])
-                yield row(f"{DIFFERENCE[measure]}, layer {label}", "positive", more, more.above(0), BOUNDS)
+                yield row(f"{DIFFERENCE[measure]}, layer {label}", "positive", more, more.above(0), WORST)
 
 
 def _by_domain(setting: Setting) -> Iterator[Row]:
@@ -102,11 +110,11 @@ def _by_domain(setting: Setting) -> Iterator[Row]:
         for words, (measure, knobs) in MEASURES.items():
             answer = setting.ask(measure, setting.checkpoint or TOP_K, prompts=prompts, **knobs)
             found = mean_of(answer, pairs_of(answer))
-            yield row(f"{words}, top-k, {domain} prompts", None, found, None, f"{BOUNDS}; {answer.tokens:,} tokens")
+            yield measured(f"{words}, top-k, {domain} prompts", found, f"{BOUNDS}; {answer.tokens:,} tokens")
             if not setting.checkpoint:
                 soft = setting.ask(measure, SOFT, prompts=prompts, **knobs)
                 more = _difference(measure, found, mean_of(soft, pairs_of(soft)))
-                yield row(f"{DIFFERENCE[measure]}, {domain} prompts", "positive", more, more.above(0), BOUNDS)
+                yield row(f"{DIFFERENCE[measure]}, {domain} prompts", "positive", more, more.above(0), WORST)
 
 
 def _difference(measure: str, top_k: Found, soft: Found) -> Found:
@@ -120,19 +128,60 @@ def _pairs_in(answer: Result, layer: int) -> np.ndarray:
     return cells
 
 
-def _trained(setting: Setting, series: Series) -> Iterator[Row]:
-    """Loss-free top-k beside fully soft, over seeds at the series' size."""
+def _over_training(setting: Setting) -> Iterator[Row]:
+    """Top-k beside soft at every stored step, in both readings; before the last nothing is published of them."""
+    for step in STORED:
+        why = NO_STEPS if setting.checkpoint else LEFT_OUT if setting.leaves_out(step, STORED) else None
+        yield from _left_out(step, why) if why else _at_step(setting, step)
+
+
+def _left_out(step: int, why: str) -> Iterator[Row]:
+    for measure, (words, _) in COURSE.items():
+        for rule in RULES:
+            yield not_run(f"{words}, {rule}, step {step}", None, why)
+        for rule in RULES[1:]:
+            yield not_run(f"{DIFFERENCE[measure]}, {rule}, step {step}", None, why)
+
+
+def _at_step(setting: Setting, step: int) -> Iterator[Row]:
+    name = f"{TOP_K_RUN}/step-{step:05d}"
+    checkpoints = (name, f"soft/step-{step:05d}", setting.softened(name))
+    for measure, (words, knobs) in COURSE.items():
+        found = {}
+        for rule, checkpoint in zip(RULES, checkpoints, strict=True):
+            answer = setting.ask(measure, checkpoint, prompts=PROMPTS, **knobs)
+            found[rule] = mean_of(answer, pairs_of(answer))
+            yield measured(f"{words}, {rule}, step {step}", found[rule], BOUNDS)
+        for rule in RULES[1:]:
+            more = _difference(measure, found[RULES[0]], found[rule])
+            quantity, note = f"{DIFFERENCE[measure]}, {rule}, step {step}", f"{RULES[0]} and {rule}; {WORST}"
+            if step == STORED[-1]:
+                yield row(quantity, "positive", more, more.above(0), note)
+            else:
+                yield difference(quantity, more, note)
+
+
+def _over_seeds(setting: Setting) -> Iterator[Row]:
+    """Loss-free top-k beside fully soft, over seeds at the series' size; at the last step."""
+    means = _means_of(setting, setting.series) if setting.series else {}
+    for measure, words in DIFFERENCE.items():
+        quantity = f"{words}, over seeds"
+        if not setting.series:
+            yield not_run(quantity, "positive", UNTRAINED)
+            continue
+        ends = (means[measure, "soft"], means[measure, "free"])
+        more = paired(*(ends if measure == "jacobian_alignment" else reversed(ends)))
+        yield row(quantity, "positive", more, more.above(0), setting.series.note())
+
+
+def _means_of(setting: Setting, series: Series) -> dict[tuple[str, str], list[float]]:
     folders = series.train({name: series.over_seeds(series.like(name)) for name in ("free", "soft")})
-    note = f"{series.seeds} seeds of {series.base.size}, {series.base.steps} steps; t interval over seeds"
     means = {}
     for measure, knobs in MEASURES.values():
         for name, runs in folders.items():
             answers = [setting.ask(measure, last_step(run), prompts=PROMPTS, **knobs) for run in runs]
             means[measure, name] = [mean_of(answer, pairs_of(answer)).value for answer in answers]
-    for measure, words in DIFFERENCE.items():
-        ends = (means[measure, "soft"], means[measure, "free"])
-        more = paired(*(ends if measure == "jacobian_alignment" else reversed(ends)))
-        yield row(f"{words}, over seeds", "positive", more, more.above(0), note)
+    return means
 
 
 EXPERIMENT = Experiment(

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from analysis.result import Result
-from backend.lab.experiment import Experiment, Found, Row, Setting, chance_of, mean_of, row
+from backend.lab.experiment import Experiment, Found, Row, Setting, chance_of, difference, mean_of, row
 
-PROMPTS, STEPS = "four-tasks", (0, 20, 80, 320, 1000, 2000, 3000)
+PROMPTS, STEPS = "four-tasks", (20, 320, 3000)
 RULES = {"aux": "auxiliary loss", "free": "loss-free bias", "kmeans": "K-Means", "none": "no balancing"}
 EARLY, TENTH = STEPS.index(20), STEPS.index(320)
-PUBLISHED = "; published: up to 0.60 after 1 %, where chance is 0.125"
+PUBLISHED = "up to 0.60 after 1 %, chance 0.125"
+"""Of OLMoE, which the auxiliary loss balances."""
 EARLY_WORDS, TENTH_WORDS = "after 0.7 % of training", "after 11 % of training"
 
 
@@ -18,16 +19,20 @@ def run(setting: Setting) -> Iterator[Row]:
     """Share of the last step's experts after a hundredth and a tenth of training, last layer against first."""
     answers = {name: _answer(setting, name) for name in RULES}
     for name, words in RULES.items():
-        yield _share(answers[name], EARLY, f"experts of the last step, {words}, {EARLY_WORDS}", PUBLISHED)
+        published = PUBLISHED if name == "aux" else None
+        yield _share(answers[name], EARLY, f"experts of the last step, {words}, {EARLY_WORDS}", published)
         yield _share(answers[name], TENTH, f"experts of the last step, {words}, {TENTH_WORDS}")
         later = _at(answers[name], TENTH, slice(-1, None)) - _at(answers[name], TENTH, slice(0, 1))
-        published = "later layers earlier" if name == "aux" else None
+        quantity = f"the same, last layer less first, {words}, {TENTH_WORDS}"
         note = "bounds are those of the two layers at their worst"
-        yield row(f"the same, last layer less first, {words}, {TENTH_WORDS}", published, later, later.above(0), note)
+        if name == "aux":
+            yield row(quantity, "later layers earlier", later, later.above(0), note)
+        else:
+            yield difference(quantity, later, note)
     for name in ("aux", "free"):
         more = _at(answers["kmeans"], TENTH) - _at(answers[name], TENTH)
         note = "mean over layers; bounds are the means of the layers' own, both at their worst; one seed of each"
-        yield row(f"the same, K-Means less {RULES[name]}, {TENTH_WORDS}", None, more, more.above(0), note)
+        yield difference(f"the same, K-Means less {RULES[name]}, {TENTH_WORDS}", more, note)
 
 
 def _answer(setting: Setting, name: str) -> Result:
@@ -44,12 +49,12 @@ def _cells(answer: Result, step: int, layers: slice) -> np.ndarray:
     return cells
 
 
-def _share(answer: Result, step: int, quantity: str, published: str = "") -> Row:
+def _share(answer: Result, step: int, quantity: str, published: str | None = None) -> Row:
     """Decided against blind choices: shares of other numbers of experts cannot be compared."""
     found = _at(answer, step)
     chance = chance_of(answer, "high", _cells(answer, step, slice(None)))
-    note = f"mean over layers; two blind choices share up to {chance:.3f}{published}"
-    return row(quantity, None, found, found.above(chance), note)
+    note = f"mean over layers; {found.against(chance, f'{chance:.3f}')}, up to which two blind choices share"
+    return row(quantity, published, found, found.above(chance), note)
 
 
 EXPERIMENT = Experiment(
