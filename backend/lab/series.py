@@ -28,7 +28,7 @@ from backend.lab.workers import worker_pool
 
 FULL = RunSettings(router="unbalanced", seed=0, size="s32", steps=1000, warm_up=50, stored=(0, 1000))
 QUICK = replace(FULL, steps=8, warm_up=2, stored=(0, 8), evaluate_every=8, sequences=1)
-QUICK_HELD_OUT = 16
+QUICK_HELD_OUT = 4
 """Sequences of each domain of the shipped batches that a quick run is judged on."""
 
 Told = Callable[[str, float], None]
@@ -111,7 +111,7 @@ def paired(more: Iterable[float], less: Iterable[float]) -> Found:
 
 
 def quick_corpus(data: Path, out: Path) -> Path:
-    """A corpus of the batches that ship with the run `aux`: 64 sequences of each domain to learn, 16 held out."""
+    """A corpus of the batches that ship with the run `aux`: 76 sequences of each domain to learn, 4 held out."""
     stored = np.load(data / "checkpoints" / "aux" / "first-batches.npy")
     out.mkdir(parents=True, exist_ok=True)
     for place, domain in enumerate(DOMAINS):

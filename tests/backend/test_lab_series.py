@@ -44,7 +44,7 @@ def test_the_quick_corpus_holds_each_shipped_sequence_once(root: Path, corpus: P
     parts = [TokenisedCorpus(corpus).sequences(part, domain) for domain in DOMAINS for part in ("train", "validation")]
     found = np.concatenate([np.asarray(part) for part in parts])
     assert sorted(map(bytes, found)) == sorted(map(bytes, stored.reshape(-1, stored.shape[-1])))
-    assert [len(part) for part in parts] == [64, 16] * len(DOMAINS)
+    assert [len(part) for part in parts] == [76, 4] * len(DOMAINS)
 
 
 def test_a_series_trains_what_is_missing_and_nothing_twice(corpus: Path, tmp_path: Path) -> None:
