@@ -106,7 +106,7 @@ def _series(settings: Settings, seeds: int, quick: bool, line: ProgressLine) -> 
     elif quick:
         with TemporaryDirectory(prefix="quick-", dir=_made(settings.own_runs)) as folder:
             corpus = quick_corpus(settings.data, Path(folder) / "corpus")
-            yield Series(corpus, Path(folder), seeds, base=QUICK, told=told)
+            yield Series(corpus, Path(folder), seeds, base=QUICK, workers=1, told=told)
     else:
         yield Series(settings.data / "corpus", settings.own_runs / "series", seeds, told=told)
 

@@ -27,7 +27,7 @@ from backend.lab.train import finished, train
 from backend.lab.workers import worker_pool
 
 FULL = RunSettings(router="unbalanced", seed=0, size="s32", steps=1000, warm_up=50, stored=(0, 1000))
-QUICK = replace(FULL, steps=8, warm_up=2, stored=(0, 8), evaluate_every=8, sequences=1)
+QUICK = replace(FULL, steps=4, warm_up=2, stored=(0, 4), evaluate_every=4, sequences=1)
 QUICK_HELD_OUT = 4
 """Sequences of each domain of the shipped batches that a quick run is judged on."""
 

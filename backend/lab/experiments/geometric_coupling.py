@@ -1,7 +1,8 @@
 """Whether routers learn the geometry of their experts, and what makes router rows alike."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -156,16 +157,17 @@ def _by_factor(setting: Setting, series: Series) -> dict[tuple[str, str], list[f
         f"rows {factor}".replace(" ", "-"): series.over_seeds(series.like("aux", **changed), MOST_SEEDS)
         for factor, changed in factors(series.base).items()
     }
-    folders = dict(zip(factors(series.base), series.train(named).values(), strict=True))
-    return {
-        (form, factor): [_fact(setting, last_step(each), *which) for each in runs]
-        for factor, runs in folders.items()
-        for form, which in FORMS.items()
-    }
+    found: dict[tuple[str, str], list[float]] = {}
+    for factor, runs in zip(factors(series.base), series.train(named).values(), strict=True):
+        for run in runs:
+            facts = {form: _facts(setting, last_step(run), form) for form in ("raw", "centred")}
+            for words, (form, fact) in FORMS.items():
+                found.setdefault((words, factor), []).append(float(facts[form][fact]))
+    return found
 
 
-def _fact(setting: Setting, step: str, form: str, fact: str) -> float:
-    return float(setting.ask("router_cosine", step, prompts=None, form=form).facts[fact])
+def _facts(setting: Setting, step: str, form: str) -> Mapping[str, Any]:
+    return setting.ask("router_cosine", step, prompts=None, form=form).facts
 
 
 EXPERIMENT = Experiment(
