@@ -11,6 +11,18 @@ Scope = Literal["sequence", "batch", "global"]
 """Over which tokens a loss takes the loads: each sequence's own, the batch's, or all since the last update."""
 
 
+def wide(logits: Tensor) -> torch.dtype:
+    """The precision that scores are made in: float32, or the logits' own if that is wider.
+
+    Returns:
+        A dtype.
+
+    Source:
+        Ours.
+    """
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
 def balance_loss(
     probabilities: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"], counts: Int[Tensor, " expert"]
 ) -> Float[Tensor, ""]:
@@ -43,7 +55,7 @@ def z_loss(logits: Float[Tensor, "token expert"]) -> Float[Tensor, ""]:
     Source:
         Zoph et al. 2022, arXiv 2202.08906.
     """
-    return torch.logsumexp(logits.float(), -1).square().mean()
+    return torch.logsumexp(logits.to(wide(logits)), -1).square().mean()
 
 
 def bias_step(counts: Int[Tensor, " expert"], speed: float, rule: BiasRule) -> Float[Tensor, " expert"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
 
-from analysis.lab.balancing import z_loss
+from analysis.lab.balancing import wide, z_loss
 
 
 def alone(gathered: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class LearnedRouter(Router):
         self.weight = nn.Parameter(torch.zeros(self.num_experts, self.hidden_dim))
 
     def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
-        """What weights, balancing losses and biases are made of, in float32."""
+        """What weights, balancing losses and biases are made of, in float32 or wider."""
         raise NotImplementedError
 
     def probabilities(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
@@ -152,7 +152,7 @@ class SoftmaxTopKRouter(LearnedRouter):
 
     def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
         """They sum to one, so that no row's gradient is free of the others'."""
-        return logits.softmax(-1, dtype=torch.float32)
+        return logits.softmax(-1, dtype=wide(logits))
 
     def probabilities(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
         """The scores as they are."""
@@ -163,7 +163,7 @@ class SoftmaxTopKRouter(LearnedRouter):
     ) -> Float[Tensor, "token slot"]:
         """Softmax over the chosen (equal to the renormalised softmax over all), or the softmax over all as it is."""
         if self.renormalise:
-            return logits.gather(-1, index).softmax(-1, dtype=torch.float32)
+            return logits.gather(-1, index).softmax(-1, dtype=wide(logits))
         return self.scores(logits).gather(-1, index)
 
 
@@ -175,7 +175,7 @@ class SigmoidTopKRouter(LearnedRouter):
 
     def scores(self, logits: Float[Tensor, "token expert"]) -> Float[Tensor, "token expert"]:
         """0 to 1 each."""
-        return logits.to(torch.float32).sigmoid()
+        return logits.to(wide(logits)).sigmoid()
 
     def mixing_weights(
         self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
 from analysis.errors import BadKnob
+from analysis.lab.balancing import wide
 from analysis.lab.router import SoftmaxTopKRouter
 
 
@@ -32,4 +33,4 @@ class SoftRouter(SoftmaxTopKRouter):
         self, logits: Float[Tensor, "token expert"], index: Int[Tensor, "token slot"]
     ) -> Float[Tensor, "token slot"]:
         """The softmax over all experts."""
-        return logits.softmax(-1, dtype=torch.float32)
+        return logits.softmax(-1, dtype=wide(logits))
