@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.errors import NotFound, Refusal
 from backend.recorder.folder import ABOUT
-from backend.recorder.health import TRAINERS, timeline
+from backend.recorder.health import TRAINERS, UNTOLD, timeline
 from backend.recorder.record import NAME, BadRecord, merged, read
 from backend.settings import Settings
 
@@ -43,7 +43,7 @@ class LiveRuns:
         folder = self._folders().get(name)
         if folder is None:
             raise NotFound(f"No run {name!r} has been recorded.", sorted(self._folders()))
-        return _about(folder) | {"name": name, "points": self._points(folder), "trainers": TRAINERS}
+        return _about(folder) | {"name": name, "points": self._points(folder), "trainers": TRAINERS, "untold": UNTOLD}
 
     def take(self, name: str, file: str, data: bytes) -> None:
         """Keep what a recorder sent; the same file twice is one.

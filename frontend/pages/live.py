@@ -132,6 +132,10 @@ def trainers(runs: Sequence[Mapping[str, Any]]) -> html.Section:
         )
         for name, meaning in (with_points[0]["trainers"] if with_points else {}).items()
     ]
+    body += [
+        html.Tr([html.Th(name, scope="row"), *(html.Td("–", className="num") for _ in with_points), html.Td(why)])
+        for name, why in (with_points[0]["untold"] if with_points else {}).items()
+    ]
     table = html.Table([html.Thead(head), html.Tbody(body)], className="facts-table")
     return plain_plate("As your trainer would log it", [table], reading="Of the last recorded step, over all layers.")
 

@@ -42,6 +42,18 @@ def test_a_recorded_run_arrives_and_is_told_step_by_step(live: Live, tmp_path: P
     load = torch.tensor(told["points"][1]["load"])
     torch.testing.assert_close(load, counts / counts.sum(-1, keepdim=True) * tiny_moe.EXPERTS, atol=1e-6, rtol=0)
     assert set(told["points"][1]["trainers"]) == set(told["trainers"])
+    named = " ".join((*told["trainers"], *told["untold"]))
+    for trainer in (
+        "OLMo-core",
+        "Megatron-LM",
+        "Megatron forks",
+        "NeMo Automodel",
+        "TRL",
+        "torchtitan",
+        "prime-rl",
+        "Fast-LLM",
+    ):
+        assert trainer in named
     assert live.http.delete("/live/followed").status_code == 204
     assert live.http.get("/live/followed").status_code == 404
 

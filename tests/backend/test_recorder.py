@@ -132,7 +132,8 @@ def test_health_by_hand_under_each_trainers_name() -> None:
     assert point["max_violation"] == [2.0, 0.0] and point["dead_experts"] == [2, 0] and point["load"][0] == [3, 1, 0, 0]
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25)) / math.log(4)
     assert point["load_entropy"] == pytest.approx([entropy, 1])
-    expected = [3.0, 1.0, math.sqrt(2) / 2, 0.0, 3.0, (entropy + 1) / 2, 0.75, 0.75]
+    expected = [3.0, 1.0, 1.0, 1.0, math.sqrt(2) / 2, 0.0, 0.0, math.sqrt(2), 1.0, 0.0, 3.0]
+    expected += [(entropy + 1) / 2, entropy, 0.5, 0.75, 0.75]
     assert point["trainers"] == pytest.approx(dict(zip(TRAINERS, expected, strict=True)))
 
 

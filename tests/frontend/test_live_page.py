@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from frontend.pages.live import QUANTITIES, choice, figures, reading
+from frontend.pages.live import QUANTITIES, choice, figures, reading, trainers
 from frontend.views import timeline
 from tests.frontend.schema import checked
 
@@ -33,6 +33,15 @@ def test_a_line_is_the_mean_over_layers_and_the_band_their_range():
     assert list(mean.x) == [5, 10] and np.allclose(mean.y, [0.3, 0.3])
     assert np.allclose(low.y, [0.1, 0.3]) and np.allclose(high.y, [0.5, 0.3])
     assert len(figure.data) == 3 and figure.layout.yaxis.title.text == "excess"
+
+
+def test_the_trainers_own_names_stand_beside_ours_and_what_a_record_cannot_say_has_its_reason():
+    told = run("a", point(5, [0.1], trainers={"prime-rl: max_vio": 0.125}))
+    told |= {"trainers": {"prime-rl: max_vio": "MaxVio"}, "untold": {"Megatron-LM: z_loss": "logits are not recorded"}}
+    drawn = str(trainers([told]).to_plotly_json())
+    assert all(
+        text in drawn for text in ("prime-rl: max_vio", "0.125", "Megatron-LM: z_loss", "logits are not recorded")
+    )
 
 
 def test_what_was_not_recorded_has_no_figure_and_says_what_it_takes():
