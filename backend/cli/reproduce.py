@@ -79,6 +79,7 @@ def _run(name: str, checkpoint: str | None, settings: Settings, seeds: int, quic
                 perplexity=stored.perplexity,
                 softened=stored.softened,
                 as_experts=stored.as_experts,
+                identities=stored.identities,
                 parameters=stored.parameters,
                 batches=stored.batches,
                 part=stored.part,

@@ -78,16 +78,18 @@ class Setting:
     """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours.
 
     `softened` makes a copy of a stored step whose routing is fully soft, and names it; `as_experts` one of a dense step
-    as experts. `parameters` counts what the routers of a stored step learn by gradient; `batches` gives MaxVio of a
-    run's last batches in training. `part` names the prompts of one category of a set that ships. `series` trains runs
-    of the experiment's own; without it, what needs them is not run. `quick` leaves out the steps between a run's first
-    and last.
+    as experts. `identities` gives the largest relative errors over layers of the gradients' closed forms on a training
+    step, and the share of the mean row in the router rows' gradients. `parameters` counts what the routers of a stored
+    step learn by gradient; `batches` gives MaxVio of a run's last batches in training. `part` names the prompts of one
+    category of a set that ships. `series` trains runs of the experiment's own; without it, what needs them is not run.
+    `quick` leaves out the steps between a run's first and last.
     """
 
     ask: Ask
     perplexity: Callable[[str], float]
     softened: Callable[[str], str]
     as_experts: Callable[[str], str]
+    identities: Callable[[str], dict[str, float]]
     parameters: Callable[[str], int]
     batches: Callable[[str], list[float]]
     part: Callable[[str, str], str]

@@ -36,6 +36,21 @@ class Stored:
         model = LabMoeForCausalLM(LabMoeConfig.from_pretrained(self.data / "checkpoints" / run))
         return sum(each.numel() for router in routers(model) for each in router.parameters())
 
+    def identities(self, run: str) -> dict[str, float]:
+        """How far the gradients of a step on the run's first stored batch are from their closed forms, in float64."""
+        from analysis.lab.identities import gradient_identities
+        from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+        from backend.lab.batches import stored_batches
+        from backend.lab.model_files import load_state
+        from backend.lab.train import FIRST
+
+        folder = self.data / "checkpoints" / run
+        model = LabMoeForCausalLM(LabMoeConfig.from_pretrained(folder))
+        model.load_state_dict(load_state(folder), strict=False)  # the head is the embedding, and stored once
+        model.double().train().set_experts_implementation("eager")  # the others know no float64
+        found = gradient_identities(model, next(stored_batches(folder.parent / FIRST)))
+        return {name: float(getattr(found, name).max()) for name in ("router", "gate", "up", "mean_row")}
+
     def softened(self, run: str) -> str:
         """A copy of a stored step in which every expert serves."""
         from backend.lab.soften import soften

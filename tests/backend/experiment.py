@@ -18,6 +18,7 @@ from backend.lab.settings import RunSettings
 
 PERPLEXITY = {"kmeans": 22.0, "free": 20.0, "aux": 21.0}
 BATCHES = {"kmeans": [0.1, 0.12, 0.11], "free": [0.2, 0.21, 0.22], "aux": [0.3, 0.33, 0.34]}
+IDENTITIES = {"router": 1e-15, "gate": 3e-15, "up": 2e-15, "mean_row": 4e-16}
 PARAMETERS = {"kmeans": 0, "free": 2048, "aux": 2048}
 
 
@@ -47,6 +48,7 @@ def rows_of(name: str, ask: Callable[..., Result], **more: Any) -> dict[str, dic
         perplexity=of(PERPLEXITY),
         softened=lambda run: f"softened/{run}",
         as_experts=str,
+        identities=lambda run: IDENTITIES,
         parameters=of(PARAMETERS),
         batches=of(BATCHES),
         part=lambda prompts, category: f"{prompts}-{category}",

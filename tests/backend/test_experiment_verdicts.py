@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.result import Axis
+from backend.lab.train import ROWS_BY_SGD
 from tests.backend.experiment import planted, result, rows_of, wide
 
 SHOWS, DOES_NOT, CANNOT, MEASURED = "shows", "does not show", "cannot be tested at this size", "measured"
@@ -161,7 +162,7 @@ def test_a_factor_is_compared_with_the_base_seed_by_seed_raw_and_centred(tmp_pat
     for form in (raw, centred):
         bias = found[f"{form}: loss-free bias, less auxiliary loss"]
         assert bias["ours"] == pytest.approx(-0.05) and bias["verdict"] == SHOWS
-        moved = found[f"{form}: rows by plain SGD, less auxiliary loss"]
+        moved = found[f"{form}: rows by {ROWS_BY_SGD}, less auxiliary loss"]
         assert moved["verdict"] == MEASURED and moved["note"].endswith("above 0")
         assert found[f"{form}: z-loss 0.01, less auxiliary loss"]["note"].endswith("not apart from 0")
 

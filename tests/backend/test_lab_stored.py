@@ -66,3 +66,8 @@ def test_a_quick_question_is_put_to_the_first_prompts_of_each_category(root: Pat
     assert few.asked(None) is None and few.asked(few.part("four-tasks", "code")) == few.part("four-tasks", "code")
     whole = Stored(root / "data", tmp_path)
     assert whole.asked("four-tasks") == "four-tasks" and categories(whole.part("four-tasks", "fact")) == {"fact": 20}
+
+
+def test_a_step_of_a_shipped_router_moves_rows_as_the_closed_forms_say(stored: Stored) -> None:
+    found = stored.identities("aux-s1/step-03000")
+    assert max(found[part] for part in ("router", "gate", "up", "mean_row")) < 1e-12

@@ -21,12 +21,14 @@ from backend.lab.experiment import (
 )
 from backend.lab.series import FULL, Series, last_step, over_seeds, paired
 from backend.lab.settings import RunSettings
+from backend.lab.train import ROWS_BY_SGD
 
 LAST, PROMPTS = "step-03000", "four-tasks"
 WORDS = {"aux": "auxiliary loss", "free": "loss-free bias", "none": "no balancing", "kmeans": "K-Means"}
 GIVEN = "this checkpoint"
 WIDE = "mean over layers; bounds are the means of the layers' own"
 MOST_SEEDS = 3
+OURS_ONLY = "asked of the lab's own models, whose loss is known"
 LONGER = 3
 BASE = WORDS["aux"]
 ROWS = {"auxiliary loss": 0.63, "loss-free bias": "0.13 to 0.32"}
@@ -60,6 +62,7 @@ def run(setting: Setting) -> Iterator[Row]:
     agree = float(pull.facts["cosine between the two gradients"])
     note = f"{WIDE}; cosine between the two pulls {agree:.3f}; on sampled tokens, at OLMoE's coefficient"
     yield measured("pull of the auxiliary loss on router rows over the task's", mean_of(pull), note)
+    yield from _identities(setting)
     if given:
         yield not_run("what moves the mean row, one factor at a time", None, UNTRAINED)
     else:
@@ -79,6 +82,23 @@ def _coupled(setting: Setting, checkpoint: str, words: str, reading: Reading) ->
     yield difference(f"{quantity}, less mismatched experts", mean_of(own), WIDE)
     deeper = mean_of(answer, np.s_[-1:]) - mean_of(answer, np.s_[:1])
     yield difference(f"{quantity}, last layer less first", deeper, "bounds are those of the two layers at their worst")
+
+
+def _identities(setting: Setting) -> Iterator[Row]:
+    """Routers and experts learn along the same inputs: an identity, so a step of ours is held to it."""
+    for name in ("aux", "free"):
+        wrong = f"gradient identities on a training step, {WORDS[name]}: largest relative error"
+        still = f"share of the mean row in the gradient of router rows, {WORDS[name]}"
+        if setting.checkpoint:
+            yield not_run(wrong, None, OURS_ONLY)
+            yield not_run(still, None, OURS_ONLY)
+            continue
+        found = setting.identities(f"{name}/{LAST}")
+        errors = {part: found[part] for part in ("router", "gate", "up")}
+        note = ", ".join(f"{part} rows {error:.1e}" for part, error in errors.items())
+        yield measured(wrong, Found(max(errors.values())), f"float64, the layer where it is largest: {note}")
+        text = f"{found['mean_row']:.1e}: 0 but for rounding, for softmax ignores a common row"
+        yield measured(still, Found(found["mean_row"]), text)
 
 
 def _rows_of(setting: Setting, checkpoint: str, words: str) -> Iterator[Row]:
@@ -101,7 +121,7 @@ def factors(base: RunSettings) -> dict[str, dict]:
         "loss-free bias": {"router": "loss_free", "balancing": 0.001},
         "auxiliary loss ten times as strong": {"balancing": 0.3},
         "z-loss 0.01": {"options": {"router_z_loss_coef": 0.01}},
-        "rows by plain SGD": {"row_optimiser": "sgd"},
+        f"rows by {ROWS_BY_SGD}": {"row_optimiser": "sgd"},
         "no weight decay": {"weight_decay": 0.0},
         "combine weights not normalised": {"options": {"norm_topk_prob": False}},
         "sigmoid scores": {"router": "sigmoid_aux"},
