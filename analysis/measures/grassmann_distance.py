@@ -87,8 +87,9 @@ def grassmann_distance(
     Caveat:
         Unrelated subspaces are not at the maximum, and few rows put any two subspaces apart: read a distance between
         the split-half floor and random, or take the score. Its interval is about twice too wide in simulations: with a
-        block of prompts left out, fewer rows put everything farther apart too. Experts that share tokens are nearer for
-        that reason, and a shared expert has a share in everyone's.
+        block of prompts left out, fewer rows put everything farther apart too. Where rows are many for the axes it is
+        right: with 160 for 2 axes of 5 dimensions it held 96 % of the time (333 simulations). Experts that share tokens
+        are nearer for that reason, and a shared expert has a share in everyone's.
     """
     shape, shared = routed_rows.shape, shared_rows(common_rows)
     size = cut(row_counts(routed_rows), n, shape.model, matched)

@@ -59,7 +59,9 @@ def signature_effect(
 
     Caveat:
         Pairs share prompts, so they are not independent: trust the permutation p and the interval, not the number of
-        pairs. Categories that differ in length or vocabulary differ in routing for that reason too.
+        pairs. The interval counts that the shares of the categories might have been others: it held 95 % of the time
+        where chance gave them (333 simulations), but 99 % in a layer where they were equal by design and one category
+        was more alike in itself. Categories that differ in length or vocabulary differ in routing for that reason too.
     """
     labels = label_codes(prompt_counts.prompts.categories)[None]
     within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)

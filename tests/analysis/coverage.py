@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import subspace_angles
+from scipy.stats import spearmanr
 
 from analysis.inference import evaluate
 from analysis.measure import Inputs, Measure, get
@@ -47,14 +49,16 @@ class Population:
         self.of_category = 0.5 * torch.randn(2, len(self.shape.layers), self.shape.model, generator=generator)
         self.experts = world.experts(1)
 
-    def draw(self, seed: int, prompts: int = PROMPTS) -> Drawn:
-        """Routes and layers of both checkpoints."""
+    def draw(self, seed: int, prompts: int = PROMPTS, mixed: bool = False) -> Drawn:
+        """Routes and layers of both checkpoints; half the prompts of each category, or, `mixed`, as chance has it."""
         world, layers, model = self.world, len(self.shape.layers), self.shape.model
         generator = torch.Generator().manual_seed(seed)
         lengths = torch.randint(4, 25, (prompts,), generator=generator).tolist()
         keys, who = world.token_keys(lengths, generator), world.prompts(prompts, f"s{seed}-")
         centres = 0.6 * torch.randn(prompts, layers, model, generator=generator)
-        centres += self.of_category[torch.arange(prompts) % 2]
+        kinds = torch.randint(2, (prompts,), generator=generator) if mixed else torch.arange(prompts) % 2
+        who = dataclasses.replace(who, categories=tuple("ab"[kind] for kind in kinds.tolist()))
+        centres += self.of_category[kinds]
         x = centres[keys.prompt] + 0.8 * torch.randn(len(keys), layers, model, generator=generator)
         x = (x + 0.4).transpose(0, 1).contiguous()
         routes = []
@@ -102,11 +106,15 @@ class Population:
         return self.draw(10**6, ENDLESS)
 
     def truth(self, name: str, knobs: dict[str, Any]) -> np.ndarray:
-        """The value for endless prompts; by its own formula where the measure keeps a sample of rows only."""
-        if name == "centred_kernel_alignment":
-            return np.stack([_alignment(batch) for batch in self.endless.layers[1]])
+        """The value for endless prompts; by its own formula where the measure keeps a sample of tokens only."""
+        if name in BY_FORMULA:
+            return np.stack([BY_FORMULA[name](batch) for batch in self.endless.layers[1]])
         measure = dataclasses.replace(get(name), null=None, interval_reason="not asked")
-        return evaluate(measure, self.sides(measure, self.endless), knobs).values
+        sides = self.sides(measure, self.endless)
+        if name in OF_PAIRS:
+            kept = [{n: state.take(list(range(OF_PAIRS[name]))) for n, state in side.states.items()} for side in sides]
+            sides = tuple(dataclasses.replace(side, states=own) for side, own in zip(sides, kept, strict=True))
+        return evaluate(measure, sides, knobs).values
 
 
 def covered(
@@ -138,3 +146,40 @@ def _alignment(batch: LayerBatch) -> np.ndarray:
     centred = [y - y.mean(0) for y in outputs]
     inner = torch.tensor([[(a.mT @ b).square().sum() for b in centred] for a in centred])
     return (inner / (inner.diagonal()[:, None] * inner.diagonal()).sqrt()).numpy()
+
+
+def _correlation(batch: LayerBatch) -> np.ndarray:
+    """Spearman's, over all pairs of a token and an expert it chose, of logit and mean gate activation."""
+    assert batch.experts is not None and batch.gate_in is not None
+    scores = batch.logits.gather(1, batch.indices).flatten()
+    answers = batch.experts[0].phi(batch.gate_in, torch.ones_like(batch.gate_in)).mean(-1).flatten()
+    return np.array(spearmanr(scores, answers).statistic)
+
+
+def _distances(batch: LayerBatch) -> np.ndarray:
+    """Between the spans of the two first principal axes of each expert's inputs times their weights."""
+    spans = []
+    for expert in range(batch.shape.experts):
+        token, slot = (batch.indices == expert).nonzero().unbind(1)
+        x = (batch.expert_input[token] * batch.weights[token, slot, None]).double()
+        spans.append(np.linalg.svd(x - x.mean(0), full_matrices=False)[2][:2].T)
+    return np.array([[np.linalg.norm(subspace_angles(one, other)) for other in spans] for one in spans])
+
+
+def _functions(batch: LayerBatch) -> np.ndarray:
+    """Cosines of mean Jacobians over all tokens: those of the common ones are a sample of them."""
+    flat = [expert.mean_jacobian(batch.expert_input).double().flatten() for expert in batch.experts or ()]
+    unit = torch.stack([each / each.norm() for each in flat])
+    return (unit @ unit.mT).numpy()
+
+
+BY_FORMULA = {
+    "jacobian_alignment": _functions,
+    "centred_kernel_alignment": _alignment,
+    "router_gate_correlation": _correlation,
+    "grassmann_distance": _distances,
+}
+"""Values of measures that keep a sample of tokens only, by their own formulas."""
+
+OF_PAIRS = {"signature_effect": 2000}
+"""Measures of all pairs of prompts, and how many of the endless ones they are asked of: their cost is its square."""

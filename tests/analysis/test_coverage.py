@@ -33,9 +33,19 @@ CASES = [
     ("coactivation", {}, SMOOTH),
     ("centred_kernel_alignment", {}, SMOOTH),
     ("centroid_trajectory", {}, SMOOTH),
+    ("router_gate_correlation", {}, SMOOTH),
+    ("jacobian_alignment", {}, SMOOTH),
+    ("grassmann_distance", {}, SMOOTH),
+    ("signature_effect", {}, SMOOTH),
     ("load_violation", {}, ROUGH),
     ("routing_margin", {"show": "quantile"}, ROUGH),
 ]
+FEW = 40
+DEAR = ("router_gate_correlation", "jacobian_alignment", "grassmann_distance", "signature_effect")
+"""Measures that take a tenth of a second each, asked of 40 simulations alone.
+
+By hand, on 2026-11-30, of 333 others: 94.4, 95.3, 95.9 and 94.6 % of 999 trials.
+"""
 COVERAGE = re.compile(r"\d+ (to \d+ )?% of the time")
 
 pytestmark = pytest.mark.slow
@@ -53,10 +63,18 @@ def draws(population):
 
 @pytest.mark.parametrize(("name", "knobs", "band"), CASES, ids=[name for name, _, _ in CASES])
 def test_intervals_hold_the_value_of_endless_prompts_at_the_nominal_rate(name, knobs, band, population, draws):
-    held = covered(population, name, knobs, draws)
+    few = [population.draw(seed, mixed=True) for seed in range(FEW)] if name == "signature_effect" else draws[:FEW]
+    held = covered(population, name, knobs, few if name in DEAR else draws)
     # Cells of a layer share its tokens, so a layer counts as one trial, whatever number of them it has.
     assert held.size <= TRIALS
     assert band[0] <= held.mean() <= band[1], f"{held.mean():.3f} of {held.size} trials"
+
+
+def test_the_effects_interval_counts_that_categories_might_have_had_other_shares(population, draws):
+    """Where every draw has as many of each, and one category is more alike in itself, it is wider than it need be."""
+    fixed = covered(population, "signature_effect", {}, draws[: FEW // 2])
+    assert fixed[:, 0].mean() > 0.98
+    assert "shares of the categories" in get("signature_effect").caveat
 
 
 def test_intervals_half_or_twice_as_wide_are_noticed(population, draws):
