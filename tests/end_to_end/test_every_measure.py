@@ -32,8 +32,10 @@ LOOKS = (
     };
     walk([plot.data, plot.layout]);
     const lines = [full.xaxis, full.yaxis].map(axis => axis?.linecolor?.toLowerCase()).filter(Boolean);
+    const scales = plot.data.flatMap(t => t.colorscale ?? t.marker?.colorscale ?? []).map(s => s[1].toLowerCase());
+    const heat = plot.data.some(t => t.type === 'heatmap');
     return { measure: p.dataset.measure, plate: getComputedStyle(p).backgroundColor, colours: [...colours], lines,
-             grounds: [full.paper_bgcolor, full.plot_bgcolor] };
+             grounds: [full.paper_bgcolor, full.plot_bgcolor], scales, heat };
 })"""
 )
 CLEAR = "rgba(0,0,0,0)"
@@ -53,16 +55,17 @@ def states_of_jobs(services: Services) -> dict[str, str]:
 
 
 def assert_drawn_in(page: Page, tokens: dict[str, str]) -> None:
-    """Plates, axes, marks and scales in the colours of this theme and in no others."""
-    own, looks = {colour.lower() for colour in tokens.values()} | {CLEAR}, page.evaluate(LOOKS)
+    """Plates, axes, scales and marks in the colours of this theme and in no others."""
+    tokens = {name: colour.lower() for name, colour in tokens.items()}
     plate = tuple(int(tokens["surface"][at : at + 2], 16) for at in (1, 3, 5))
+    ramps = {colour for name, colour in tokens.items() if name.startswith(("mag-", "sig-", "dif-"))}
+    looks = page.evaluate(LOOKS)
     assert looks
     for look in looks:
         assert look["plate"] == f"rgb{plate}" and set(look["grounds"]) == {CLEAR}, look
-        assert set(look["lines"]) <= {tokens["line-strong"].lower()}, look
-        assert set(look["colours"]) <= own, (look["measure"], set(look["colours"]) - own)
-    # Scales too, wherever there is one: their two ends, which no other mark has.
-    assert not {tokens[f"mag-{end}"].lower() for end in (0, 6)} - {c for look in looks for c in look["colours"]}
+        assert set(look["lines"]) <= {tokens["line"], tokens["line-strong"]}, look
+        assert set(look["scales"]) <= ramps and (look["scales"] or not look["heat"]), look
+        assert look["colours"] and set(look["colours"]) <= {*tokens.values(), CLEAR}, look
 
 
 @pytest.mark.parametrize("family", FAMILIES)
