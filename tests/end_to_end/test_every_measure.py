@@ -59,7 +59,7 @@ def assert_drawn_in(page: Page, tokens: dict[str, str]) -> None:
     tokens = {name: colour.lower() for name, colour in tokens.items()}
     plate = tuple(int(tokens["surface"][at : at + 2], 16) for at in (1, 3, 5))
     ramps = {colour for name, colour in tokens.items() if name.startswith(("mag-", "sig-", "dif-"))}
-    looks = page.evaluate(LOOKS)
+    looks, ramps = page.evaluate(LOOKS), ramps | {tokens["surface"]}  # what is not there has the plate's own colour
     assert looks
     for look in looks:
         assert look["plate"] == f"rgb{plate}" and set(look["grounds"]) == {CLEAR}, look
