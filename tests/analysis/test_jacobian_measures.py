@@ -94,7 +94,6 @@ def test_experts_that_write_to_different_dimensions_are_not_aligned(world):
     np.testing.assert_allclose(found[:, 0::2][:, :, 1::2], 0, atol=1e-15)
 
 
-@pytest.mark.slow
 def test_a_dead_expert_is_nan_over_served_tokens_and_known_over_common_ones(world):
     def without_3(batch):
         return dataclasses.replace(batch, served=batch.served & (batch.indices != 3))
@@ -108,7 +107,6 @@ def test_a_dead_expert_is_nan_over_served_tokens_and_known_over_common_ones(worl
         assert np.isfinite(asked("jacobian_alignment", side, tokens=tokens).values).all()
 
 
-@pytest.mark.slow
 def test_a_sketch_says_so_and_is_right_to_its_standard_error(world):
     side, _ = planted(world, random_experts())
     exact, sketch = (asked("jacobian_alignment", side, method=method) for method in ("exact", "sketch"))
@@ -116,7 +114,6 @@ def test_a_sketch_says_so_and_is_right_to_its_standard_error(world):
     assert sketch.facts["method"] == "sketch" and "largest standard error of the sketch" in sketch.facts
 
 
-@pytest.mark.slow
 def test_shuffled_outputs_are_no_copies_any_more(world):
     twins = random_experts(count=1) * 6
     found = asked("jacobian_alignment", planted(world, twins)[0], baseline="shuffled outputs")
