@@ -8,6 +8,7 @@ from typing import Any
 from dash import html
 
 from frontend.client import Client
+from frontend.folded import folded
 from frontend.pages.head import page
 from frontend.panel import plain_plate
 from frontend.state import Material, PageState
@@ -21,6 +22,7 @@ TAGS = {
     "not run": "",
 }
 """Colour of each verdict's tag; the word says it too."""
+ASIDE = ("measured", "not run")
 COLUMNS = ("quantity", "published", "ours", "interval", "verdict", "note")
 
 
@@ -33,9 +35,20 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
 
 
 def _plate(kept: Mapping[str, Any]) -> html.Section:
+    """What was published first; what nobody published, and what was not run, one click away."""
+    judged = [row for row in kept["rows"] if row["verdict"] not in ASIDE]
+    aside = [row for row in kept["rows"] if row["verdict"] in ASIDE]
+    tables = [_table(judged)] if judged else []
+    if aside:
+        tables.append(
+            html.Details([html.Summary(f"{len(aside)} more: {' and '.join(ASIDE)}"), folded([_table(aside)], "")])
+        )
+    return plain_plate(kept["title"], tables, reading=counted(kept["rows"]), notes=_notes(kept))
+
+
+def _table(rows: list[Mapping[str, Any]]) -> html.Table:
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in COLUMNS]))
-    table = html.Table([head, html.Tbody([_row(row) for row in kept["rows"]])], className="facts-table")
-    return plain_plate(kept["title"], [table], reading=counted(kept["rows"]), notes=_notes(kept))
+    return html.Table([head, html.Tbody([_row(row) for row in rows])], className="facts-table")
 
 
 def _notes(kept: Mapping[str, Any]) -> tuple[str, ...]:

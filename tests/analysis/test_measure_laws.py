@@ -94,6 +94,7 @@ def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
     )
 
 
+@pytest.mark.plain
 @every_case
 def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world, answered):
     measure = get(name)
@@ -107,6 +108,7 @@ def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_wer
         assert all(torch.equal(tensor, new.weights[key]) for key, tensor in old.weights.items())
 
 
+@pytest.mark.plain
 @every_case
 def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, world, answered):
     measure, before, order = get(name), answered, torch.tensor([3, 0, 5, 1, 2, 4])
@@ -138,6 +140,7 @@ def test_renaming_experts_permutes_expert_axes_and_nothing_else(name, knobs, wor
         np.testing.assert_allclose(seen[key], expected[key], rtol=1e-9, atol=1e-9, err_msg=key)
 
 
+@pytest.mark.plain
 @every_case
 def test_the_order_of_tokens_prompts_and_shards_changes_nothing(name, knobs, world, answered):
     measure = get(name)
@@ -157,6 +160,7 @@ def _shuffled(world):
     return change
 
 
+@pytest.mark.plain
 @every_case
 def test_json_carries_the_answer_whole(name, knobs, answered):
     text = json.dumps(answered.to_json(), allow_nan=False)
@@ -165,6 +169,7 @@ def test_json_carries_the_answer_whole(name, knobs, answered):
     assert back.to_json() == answered.to_json()
 
 
+@pytest.mark.plain
 @of_defaults
 def test_half_precision_is_accepted(name, knobs, world, answered):
     measure = get(name)
@@ -174,6 +179,7 @@ def test_half_precision_is_accepted(name, knobs, world, answered):
     np.testing.assert_allclose(evaluate(measure, sides, knobs).values, answered.values, atol=0.05)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("name", EVERY)
 def test_an_answer_takes_less_than_a_second(name, world):
     measure = get(name)

@@ -39,7 +39,7 @@ def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_the_command_line_answers_the_backend_has(
-    tiny_models: Path, words_file: Path, tmp_path: Path, root: Path
+    tiny_models: Path, words_file: Path, tmp_path: Path, root: Path, terminal: Terminal
 ) -> None:
     settings = Settings(data=tmp_path / "data", store=tmp_path / "store", device="cpu", extra_roots=(tiny_models,))
     out = tmp_path / "load.parquet"
@@ -55,7 +55,7 @@ def test_what_the_command_line_answers_the_backend_has(
     with serving(settings) as backend:
         reply = backend.http.get(f"/questions/{answer['provenance']['key']}")
         assert reply.json() == answer
-        through = run(backend.settings, *ask, root=root)
+        through = terminal(backend.settings, *ask)
         assert json.loads(through.stdout) == answer
         assert not backend.runner.log
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -31,8 +33,10 @@ def test_a_running_question_shows_its_stage_and_can_be_cancelled(page: Page, ser
 
 
 def test_a_question_under_way_is_found_again_after_a_reload(page: Page, services: Services) -> None:
-    query = f"?a={last_steps(services.api)['kmeans']}&prompts=validation"
-    ready(page, f"/routing{query}")
+    rows = (Path(__file__).parents[2] / "data/prompts/validation.jsonl").read_bytes().splitlines(keepends=True)
+    file = {"file": ("a-third.jsonl", b"".join(rows[::3]))}
+    httpx.post(f"{services.api}/prompts", files=file, timeout=60).raise_for_status()
+    ready(page, f"/routing?a={last_steps(services.api)['kmeans']}&prompts=a-third")
     panel(page, "load_entropy").get_by_role("button", name="Ask").click()
     expect(panel(page, "load_entropy")).to_have_attribute("data-state", "running")
     page.reload()

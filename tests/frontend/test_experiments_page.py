@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from frontend.pages.experiments import counted, noted
+import json
+
+from dash import html
+
+from frontend.pages.experiments import _plate, counted, noted
 
 
 def test_an_experiments_rows_are_counted_by_what_they_say():
@@ -16,3 +20,19 @@ def test_a_row_that_another_command_made_names_it():
         noted({"note": "5 seeds", "made": "2026-11-30", "command": "c --keep"})
         == "5 seeds; made 2026-11-30 by: c --keep"
     )
+
+
+def test_what_nobody_published_and_what_was_not_run_is_folded_away():
+    numbers = {"published": None, "ours": 0.5, "low": None, "high": None, "note": ""}
+    rows = [{"quantity": verdict, "verdict": verdict} | numbers for verdict in ("measured", "shows", "not run")]
+    kept = {"title": "t", "source": "s", "made": "2026-11-30", "command": "c", "rows": rows}
+    parts = list(_plate(kept)._traverse())
+    assert [part.children for part in parts if getattr(part, "scope", "") == "row"] == ["shows"]
+    [details] = [part for part in parts if isinstance(part, html.Details)]
+    summary, frame = details.children
+    assert summary.children == "2 more: measured and not run"
+    [table] = json.loads(getattr(frame, "data-folded"))
+    named = [
+        row["props"]["children"][0]["props"]["children"] for row in table["props"]["children"][1]["props"]["children"]
+    ]
+    assert named == ["measured", "not run"]
