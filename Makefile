@@ -50,7 +50,7 @@ check-types:
 	$(BIN)/lint-imports
 
 check-laws:
-	$(LAWS) -m "not slow and not browser" $(PLAIN)
+	$(LAWS) -m "not slow" $(PLAIN) tests/analysis tests/backend tests/frontend tests/house tests/data
 
 bench: $(DEV) ## speed against the plain way; table and .bench/results.json
 	$(BIN)/python -m tests.benchmarks.run

@@ -38,7 +38,7 @@ def _plate(kept: Mapping[str, Any]) -> html.Section:
     """What was published first; what nobody published, and what was not run, one click away."""
     judged = [row for row in kept["rows"] if row["verdict"] not in ASIDE]
     aside = [row for row in kept["rows"] if row["verdict"] in ASIDE]
-    tables = [_table(judged)] if judged else []
+    tables: list[Any] = [_table(judged)] if judged else []
     if aside:
         tables.append(
             html.Details([html.Summary(f"{len(aside)} more: {' and '.join(ASIDE)}"), folded([_table(aside)], "")])

@@ -94,7 +94,7 @@ def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
     )
 
 
-@pytest.mark.plain
+@pytest.mark.slow
 @every_case
 def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world, answered):
     measure = get(name)
@@ -160,7 +160,7 @@ def _shuffled(world):
     return change
 
 
-@pytest.mark.plain
+@pytest.mark.slow
 @every_case
 def test_json_carries_the_answer_whole(name, knobs, answered):
     text = json.dumps(answered.to_json(), allow_nan=False)
@@ -169,7 +169,7 @@ def test_json_carries_the_answer_whole(name, knobs, answered):
     assert back.to_json() == answered.to_json()
 
 
-@pytest.mark.plain
+@pytest.mark.slow
 @of_defaults
 def test_half_precision_is_accepted(name, knobs, world, answered):
     measure = get(name)

@@ -18,7 +18,7 @@ from backend.errors import Refusal
 from tests.backend import tiny_moe
 from tests.backend.edited import TEXTS, edited, run, same, state, subject, traits
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 FAMILIES = ("olmoe", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "lab_loss_free", "lab_kmeans")
 SOFT = ("lab_soft", "lab_expert_choice")
 ROUNDING = 2e-5  # float32 losses of a few nats, summed in another order

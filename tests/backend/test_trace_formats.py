@@ -16,6 +16,8 @@ from backend.settings import Settings
 from backend.traces import Options, formats, read
 from tests.backend.trace_files import CHOSEN, Bench, bench, gguf, imatrix, npy, rows, written
 
+pytestmark = pytest.mark.slow
+
 # In layer 0 of CHOSEN expert 0 is chosen 3 times, 1 once, 2 and 3 twice;
 # in layer 1 experts 1 and 2 by every token. Two selections an expert is uniform.
 COUNTS = [[3, 1, 2, 2], [0, 4, 4, 0]]
