@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from analysis.cosines import Form, off_diagonal, row_cosines
@@ -35,7 +35,8 @@ def router_mean_cosine(
         rms: root of the mean of c_ij^2. largest: the largest c_ij.
 
     Returns:
-        One number per layer, -1 to 1. NaN where a row has length 0.
+        One number per layer, -1 to 1, over the pairs of rows that have a length: the fewest of a layer are a fact. NaN
+        where none has.
 
     Raises:
         Nothing of its own.
@@ -47,9 +48,19 @@ def router_mean_cosine(
         The mean of centred cosines is close to -1/(E-1) whatever the router: take rms or largest with `centred`. The
         raw mean moves with whatever vector all rows share, which a softmax router ignores.
     """
-    values = _summarised(router_weight.double(), form, summary)
-    caveats = ("NaN: a router row of length 0 has no direction.",) if bool(values.isnan().any()) else ()
-    return Values(values, facts={"mean over layers": float(values.nanmean())}, caveats=caveats)
+    pairs = off_diagonal(row_cosines(router_weight.double(), form))
+    values, used = _summarised(pairs, summary), (~pairs.isnan()).sum(-1)
+    facts = {"mean over layers": float(values.nanmean()), "fewest pairs of a layer": int(used.min())}
+    return Values(values, facts=facts, caveats=_without_length(values, used, pairs.shape[-1]))
+
+
+def _without_length(values: Float[Tensor, " layer"], used: Int[Tensor, " layer"], pairs: int) -> tuple[str, ...]:
+    if bool(values.isnan().any()):
+        return ("NaN: fewer than two router rows of a layer have a length, so a direction.",)
+    lost = pairs - int(used.min())
+    return (f"Router rows of length 0 have no direction: up to {lost} of {pairs} pairs of a layer are left out.",) * (
+        lost > 0
+    )
 
 
 @router_mean_cosine.chance
@@ -66,13 +77,14 @@ def null(
     """
     _, experts, model = router_weight.shape
     draws = min(2000, max(100, DRAWN_NUMBERS // (experts * model)))
-    drawn = _summarised(random_directions(draws, experts, model, generator), form, summary)
+    drawn = _summarised(off_diagonal(row_cosines(random_directions(draws, experts, model, generator), form)), summary)
     how = f"{draws:,} draws of {experts} random directions in {model} dimensions"
     return Chance(drawn.mean(), *central_band(drawn), how)
 
 
-def _summarised(rows: Float[Tensor, "... row model"], form: Form, summary: Summary) -> Float[Tensor, "*case"]:
-    pairs = off_diagonal(row_cosines(rows, form))
+def _summarised(pairs: Float[Tensor, "... pair"], summary: Summary) -> Float[Tensor, "*case"]:
     if summary == "rms":
-        return pairs.square().mean(-1).sqrt()
-    return pairs.mean(-1) if summary == "mean" else pairs.amax(-1)
+        return pairs.square().nanmean(-1).sqrt()
+    if summary == "mean":
+        return pairs.nanmean(-1)
+    return pairs.nan_to_num(-torch.inf).amax(-1).where(~pairs.isnan().all(-1), torch.nan)

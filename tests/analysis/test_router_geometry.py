@@ -86,6 +86,25 @@ def test_the_length_of_a_row_does_not_matter(world):
     np.testing.assert_allclose(one, other, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("summary", "of"), [("mean", np.mean), ("rms", lambda c: np.sqrt(np.mean(c**2))), ("largest", max)]
+)
+def test_a_row_of_length_zero_is_left_out_and_the_pairs_that_are_used_are_said(summary, of, world):
+    rows = ROWS.clone()
+    rows[0, 4] = 0
+    found, whole = (asked("router_mean_cosine", each, world, summary=summary) for each in (rows, ROWS))
+    others = np.delete(asked("router_cosine", ROWS, world).values[0], 4, 0)
+    others = np.delete(others, 4, 1)[np.triu_indices(8, 1)]
+    assert found.values[0] == pytest.approx(of(others), abs=1e-12) and found.values[1] == whole.values[1]
+    assert found.facts["fewest pairs of a layer"] == 28 and whole.facts["fewest pairs of a layer"] == 36
+    assert any("8 of 36 pairs" in caveat for caveat in found.caveats)
+    if summary == "mean":
+        assert float(mean_cosine(rows)[0]) == pytest.approx(found.values[0], abs=1e-12)
+    nobody = asked("router_mean_cosine", torch.zeros_like(ROWS), world, summary=summary)
+    assert np.isnan(nobody.values).all() and nobody.facts["fewest pairs of a layer"] == 0
+    assert mean_cosine(torch.zeros_like(ROWS)).isnan().all()
+
+
 @pytest.mark.parametrize("summary", ["mean", "rms", "largest"])
 def test_summaries_by_depth_are_those_of_the_mosaic(summary, world):
     mosaic = asked("router_cosine", ROWS, world, form="centred").values

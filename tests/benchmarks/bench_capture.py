@@ -61,7 +61,7 @@ def same_tokens(mine: int, theirs: int) -> None:
 
 
 def statistics_of_routes() -> Race:
-    """Capture of the routes and every statistic that reads nothing else, as a first question makes it."""
+    """Capture of the routes, loads by prompt and co-activation. A first question also keeps what else its pass sees."""
     made = race(frozenset({"routes"}))
     network, tokenizer = model(), byte_tokenizer()
     prompts = [Prompt(f"p{i}", chr(97 + i) * LENGTH, "none") for i in range(PROMPTS)]
@@ -82,7 +82,7 @@ def statistics_of_routes() -> Race:
 # Overheads: how many times a plain pass each takes.
 CASES = (
     Case(
-        "routing statistics, 6 layers x 32 experts",
+        "load and co-activation counts, 6 layers x 32 experts",
         "plain forward pass, 41 pairs",
         1.10,
         statistics_of_routes,
