@@ -79,7 +79,10 @@ def saturation(early: float, first: float, last: float) -> dict[str, dict]:
 
 
 def test_saturation_is_judged_against_blind_choices_and_depth_by_its_sign() -> None:
-    share, depth = "experts of the last step, {}, after 0.7 % of training", "the same, last layer less first, {}, {}"
+    share, depth = (
+        "experts of the last step, {}, after 0.7 % of training",
+        "experts of the last step, last layer less first, {}, {}",
+    )
     tenth = "after 11 % of training"
     found = saturation(0.3, 0.5, 0.8)
     assert found[share.format("auxiliary loss")]["verdict"] == SHOWS
@@ -205,7 +208,10 @@ def test_top_k_near_zero_and_under_the_maximum_shows() -> None:
     found = asymmetry(0.03, 0.3, 0.6, 0.3)
     assert found["Jacobian alignment, top-k"]["verdict"] == SHOWS
     assert found["Grassmann distance over its maximum, top-k"]["verdict"] == SHOWS
-    assert "below 0.850" in found["the same, against what unrelated subspaces have"]["note"]
+    assert (
+        "below 0.850"
+        in found["Grassmann distance over its maximum, top-k, against what unrelated subspaces have"]["note"]
+    )
     assert asymmetry(0.095, 0.3, 0.6, 0.3)["Jacobian alignment, top-k"]["verdict"] == DOES_NOT
     assert asymmetry(0.03, 0.3, 0.995, 0.3)["Grassmann distance over its maximum, top-k"]["verdict"] == DOES_NOT
 

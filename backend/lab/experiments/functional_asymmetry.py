@@ -56,7 +56,7 @@ def run(setting: Setting) -> Iterator[Row]:
     yield row("Grassmann distance over its maximum, top-k", "under the maximum", apart, apart.below(1), BOUNDS)
     bound = chance_of(distance, "low", pairs_of(distance))
     note = f"{BOUNDS}; {apart.against(bound, f'{bound:.3f}')}, from where unrelated subspaces lie"
-    yield measured("the same, against what unrelated subspaces have", apart, note)
+    yield measured("Grassmann distance over its maximum, top-k, against what unrelated subspaces have", apart, note)
     score = setting.ask("grassmann_distance", checkpoint, prompts=PROMPTS, form="score")
     beyond = mean_of(score, pairs_of(score))
     note = f"{BOUNDS}; 0 is as far apart as two halves of one expert's tokens, 1 is unrelated"

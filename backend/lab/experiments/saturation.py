@@ -23,7 +23,7 @@ def run(setting: Setting) -> Iterator[Row]:
         yield _share(answers[name], EARLY, f"experts of the last step, {words}, {EARLY_WORDS}", published)
         yield _share(answers[name], TENTH, f"experts of the last step, {words}, {TENTH_WORDS}")
         later = _at(answers[name], TENTH, slice(-1, None)) - _at(answers[name], TENTH, slice(0, 1))
-        quantity = f"the same, last layer less first, {words}, {TENTH_WORDS}"
+        quantity = f"experts of the last step, last layer less first, {words}, {TENTH_WORDS}"
         note = "bounds are those of the two layers at their worst"
         if name == "aux":
             yield row(quantity, "later layers earlier", later, later.above(0), note)
@@ -32,7 +32,7 @@ def run(setting: Setting) -> Iterator[Row]:
     for name in ("aux", "free"):
         more = _at(answers["kmeans"], TENTH) - _at(answers[name], TENTH)
         note = "mean over layers; bounds are the means of the layers' own, both at their worst; one seed of each"
-        yield difference(f"the same, K-Means less {RULES[name]}, {TENTH_WORDS}", more, note)
+        yield difference(f"experts of the last step, K-Means less {RULES[name]}, {TENTH_WORDS}", more, note)
 
 
 def _answer(setting: Setting, name: str) -> Result:
