@@ -51,21 +51,6 @@ def row_cosines(rows: Float[Tensor, "... row model"], form: Form) -> Float[Tenso
     return (unit @ unit.mT).clamp(-1, 1)
 
 
-def mean_cosine(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "*case"]:
-    """Mean cosine over all pairs of different rows, without forming the pairs.
-
-    Returns:
-        -1/(E-1) to 1, E the rows that have a length: others are left out. NaN where fewer than two have one.
-
-    Source:
-        Ours: (|sum of unit rows|^2 - E) / (E (E - 1)).
-    """
-    unit = unit_rows(rows)
-    count = (~unit.isnan().any(-1)).sum(-1)
-    means = (unit.nan_to_num().sum(-2).square().sum(-1) - count) / (count * (count - 1))
-    return means.where(count > 1, torch.nan)
-
-
 def common_mode(rows: Float[Tensor, "... row model"]) -> Float[Tensor, "*case"]:
     """The share of the rows' energy that lies in their mean row.
 

@@ -58,9 +58,9 @@ def _without_length(values: Float[Tensor, " layer"], used: Int[Tensor, " layer"]
     if bool(values.isnan().any()):
         return ("NaN: fewer than two router rows of a layer have a length, so a direction.",)
     lost = pairs - int(used.min())
-    return (f"Router rows of length 0 have no direction: up to {lost} of {pairs} pairs of a layer are left out.",) * (
-        lost > 0
-    )
+    if not lost:
+        return ()
+    return (f"Router rows of length 0 have no direction: up to {lost} of {pairs} pairs of a layer are left out.",)
 
 
 @router_mean_cosine.chance
