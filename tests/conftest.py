@@ -21,6 +21,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`: a file is one process's, whose services it shares, and all files of pages are one's."""
+    for item in items:
+        pages = item.get_closest_marker("browser") is not None
+        item.add_marker(pytest.mark.xdist_group("pages" if pages else str(item.path)))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported out of every later search for garbage: millions of objects, a tenth of the time."""
     gc.collect()

@@ -5,18 +5,15 @@ config keys and hooks are OLMoE's, and whatever reads, permutes or prunes an OLM
 """
 
 import hashlib
-from typing import Any, ClassVar, Literal, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.generation.utils import GenerationMixin
 from transformers.initialization import normal_, zeros_
 from transformers.integrations.moe import use_experts_implementation
 from transformers.modeling_utils import PreTrainedModel
-from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import AutoModel, AutoModelForCausalLM
-from transformers.models.olmoe.configuration_olmoe import OlmoeConfig
 from transformers.models.olmoe.modeling_olmoe import (
     OlmoeAttention,
     OlmoeDecoderLayer,
@@ -30,48 +27,10 @@ from transformers.models.olmoe.modeling_olmoe import (
 )
 from transformers.utils.output_capturing import OutputRecorder
 
-from analysis.errors import BadKnob
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.config import register as register_config
 from analysis.lab.router import Router
 from analysis.lab.routers import DENSE, build_router
-
-MODEL_TYPE = "moe_geometry_lab"
-
-
-# The tests' type checker would replace the `__init__` that takes any key of a config file by one that takes fields
-# alone; `strict` checks the fields in its stead, in tests and out of them.
-@no_type_check
-@strict
-class LabMoeConfig(OlmoeConfig):
-    """OLMoE's keys, the name of a router, and the options of those routers that have any."""
-
-    model_type = MODEL_TYPE
-
-    router: str = "softmax_aux"
-    router_aux_scope: Literal["sequence", "batch", "global"] = "batch"
-    router_z_loss_coef: float = 0.0
-    router_bias_update_speed: float = 0.005
-    router_bias_rule: Literal["sign", "centred_sign", "proportional"] = "sign"
-    kmeans_ema: float = 0.01
-    kmeans_temperature: float = 0.1
-    kmeans_unit_hidden: bool = True
-    kmeans_members: Literal["all", "first"] = "all"
-    kmeans_hidden_gradient: bool = True
-    kmeans_mixing: Literal["chosen", "all", "sigmoid", "share"] = "chosen"
-    kmeans_rate: Literal["step", "token"] = "step"
-    kmeans_weighted: bool = False
-    kmeans_centred: bool = False
-    expert_choice_per_token: int = 2
-    norm_topk_prob: bool = True
-    tie_word_embeddings: bool = True
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Refuse a dense model that claims experts: its width is `intermediate_size` alone."""
-        super().__post_init__(**kwargs)
-        if self.router == DENSE and (self.num_experts or self.num_experts_per_tok):
-            raise BadKnob(
-                f"router 'dense' has no experts, but num_experts={self.num_experts} and "
-                f"num_experts_per_tok={self.num_experts_per_tok}; set both to 0, intermediate_size to the active width"
-            )
 
 
 @use_experts_implementation
@@ -178,7 +137,7 @@ def register() -> None:
     Source:
         Ours: registering needs no `trust_remote_code`.
     """
-    AutoConfig.register(MODEL_TYPE, LabMoeConfig, exist_ok=True)
+    register_config()
     AutoModel.register(LabMoeConfig, LabMoeModel, exist_ok=True)
     AutoModelForCausalLM.register(LabMoeConfig, LabMoeForCausalLM, exist_ok=True)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from analysis.errors import BadKnob, UnknownName
 from analysis.knob import PLAIN, Knob, Range
-from analysis.lab.model import LabMoeConfig
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.routers import DENSE, option_names
 
 RANGES = {

@@ -134,7 +134,7 @@ def typed(raw: Mapping[str, Any], where: str) -> Any:
     from transformers.configuration_utils import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from analysis.lab.model import register
+    from analysis.lab.config import register
     from backend.adapters.own import own_adapters
 
     register()
@@ -153,7 +153,7 @@ def typed(raw: Mapping[str, Any], where: str) -> Any:
 
 
 def _lab_type() -> str:
-    from analysis.lab.model import MODEL_TYPE
+    from analysis.lab.config import MODEL_TYPE
 
     return MODEL_TYPE
 

@@ -32,6 +32,9 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         AutoModelForCausalLM,
     )
 
+    from analysis.lab.model import register
+
+    register()
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
     raw = read_config(folder)

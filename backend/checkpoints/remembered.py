@@ -16,7 +16,7 @@ from backend.checkpoints.digests import stamp_of
 from backend.checkpoints.identity import Checkpoint
 
 _HERE = Path(__file__).parent
-_LAB = _HERE.parents[1] / "analysis" / "lab" / "model.py"
+_LAB = _HERE.parents[1] / "analysis" / "lab" / "config.py"
 
 
 class Remembered:

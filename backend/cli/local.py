@@ -28,6 +28,7 @@ class LocalDoor:
     def __init__(self, settings: Settings):
         self._settings = settings
         self._store = Store.open(settings.store)
+        self._catalogue = Checkpoints(settings, self._store)
         self._prompts = Prompts(settings, self._store)
         self._runner = LocalRunner(settings.store, settings.device, settings.memory_budget, paging=settings.paging)
 
@@ -73,7 +74,7 @@ class LocalDoor:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """All checkpoints."""
-        return [c.to_json() for c in Checkpoints(self._settings, self._store).list()]
+        return [c.to_json() for c in self._catalogue.list()]
 
     def inspect(self, source: str) -> dict[str, Any]:
         """Headers only."""
@@ -81,13 +82,12 @@ class LocalDoor:
 
     def register(self, source: str) -> dict[str, Any]:
         """Keep it; at one's own terminal any folder may be named."""
-        return Checkpoints(_trusting(self._settings, source), self._store).register(source).to_json()
+        return self._trusting(source).register(source).to_json()
 
     def import_trace(self, path: str, name: str, said: Mapping[str, Any], prompts: str | None) -> dict[str, Any]:
         """Read the file here."""
-        checkpoints = Checkpoints(self._settings, self._store)
         of = self._prompts.find(prompts) if prompts else None
-        traces = Traces(self._settings, self._store, checkpoints, self._prompts)
+        traces = Traces(self._settings, self._store, self._catalogue, self._prompts)
         return traces.add(Path(path), name, Options.said(said), of).to_json()
 
     def register_run(self, sources: Sequence[str], name: str | None) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class LocalDoor:
         return self._store.sql(query).to_json()
 
     def _answering(self) -> Answering:
-        bring = Checkpoints(self._settings, self._store).bring
-        return Answering(self._store, self._runner, self._settings.memory_budget, bring, self._settings.paging)
+        settings, bring = self._settings, self._catalogue.bring
+        return Answering(self._store, self._runner, settings.memory_budget, bring, settings.paging)
 
     def _question(self, wanted: Wanted) -> Question:
         checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
@@ -134,9 +134,14 @@ class LocalDoor:
     def _checkpoint(self, name: str) -> Checkpoint:
         own, said = split(name)
         if Path(own).is_dir():
-            found = Checkpoints(_trusting(self._settings, own), self._store).register(own)
+            found = self._trusting(own).register(own)
             return variant(found, said) if said else found
-        return Checkpoints(self._settings, self._store).find(name)
+        return self._catalogue.find(name)
+
+    def _trusting(self, source: str) -> Checkpoints:
+        """The catalogue that may read this folder; that of the session, which remembers, where it may already."""
+        settings = _trusting(self._settings, source)
+        return self._catalogue if settings is self._settings else Checkpoints(settings, self._store)
 
     def _prompt_set(self, name: str) -> PromptSet:
         return read_file(Path(name)) if Path(name).is_file() else self._prompts.find(name)
@@ -144,5 +149,7 @@ class LocalDoor:
 
 def _trusting(settings: Settings, source: str) -> Settings:
     """The roots with the folder that was named: whoever sits at the terminal can read it anyway."""
-    parent = Path(source).expanduser().resolve().parent
-    return replace(settings, extra_roots=(*settings.extra_roots, parent)) if Path(source).is_dir() else settings
+    folder = Path(source).expanduser().resolve()
+    if not folder.is_dir() or any(folder.is_relative_to(root.resolve()) for root in settings.checkpoint_roots):
+        return settings  # one more root would make every remembered folder another's
+    return replace(settings, extra_roots=(*settings.extra_roots, folder.parent))

@@ -9,7 +9,8 @@ from pathlib import Path
 from torch import Tensor, cat, zeros
 
 from analysis.errors import NotComparable
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.model import LabMoeForCausalLM
 from analysis.lab.routers import DENSE
 from backend.lab.model_files import load_state, save_step
 

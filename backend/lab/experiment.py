@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UNTRAINED = "trains runs of its own: ask with --seeds"
 """Why what needs runs of an experiment's own was not run."""
-LEFT_OUT = "--quick asks the first and the last step"
+LEFT_OUT = "--quick asks the first and the last of them"
 
 Cells = np.ndarray | slice | tuple[slice | int, ...] | EllipsisType
 
@@ -82,7 +82,7 @@ class Setting:
     step, and the share of the mean row in the router rows' gradients. `parameters` counts what the routers of a stored
     step learn by gradient; `batches` gives MaxVio of a run's last batches in training. `part` names the prompts of one
     category of a set that ships. `series` trains runs of the experiment's own; without it, what needs them is not run.
-    `quick` leaves out the steps between a run's first and last.
+    `quick` asks the first and the last of what stands in a row: steps, categories, rules.
     """
 
     ask: Ask
@@ -97,9 +97,9 @@ class Setting:
     series: "Series | None" = None
     quick: bool = False
 
-    def leaves_out(self, step: int, steps: Sequence[int]) -> bool:
-        """Whether this step is not asked."""
-        return self.quick and step not in (steps[0], steps[-1])
+    def leaves_out(self, one: int | str, of: Sequence[int] | Sequence[str]) -> bool:
+        """Whether this one is not asked."""
+        return self.quick and one not in (of[0], of[-1])
 
 
 @dataclass(frozen=True)

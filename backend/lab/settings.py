@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import cos, pi
 from typing import Any, Literal
 
-from analysis.lab.model import LabMoeConfig
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.routers import DENSE, serves_all
 from backend.errors import NotFound
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from analysis.errors import NotComparable
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.model import LabMoeForCausalLM
 from backend.lab.model_files import load_state, save_step
 
 SOFTMAX = ("softmax_aux", "loss_free", "unbalanced")

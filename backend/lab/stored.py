@@ -31,15 +31,17 @@ class Stored:
 
     def parameters(self, run: str) -> int:
         """How many numbers the routers of a stored step learn by gradient."""
-        from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM, routers  # transformers is slow to import
+        from analysis.lab.config import LabMoeConfig
+        from analysis.lab.model import LabMoeForCausalLM, routers  # transformers is slow to import
 
         model = LabMoeForCausalLM(LabMoeConfig.from_pretrained(self.data / "checkpoints" / run))
         return sum(each.numel() for router in routers(model) for each in router.parameters())
 
     def identities(self, run: str) -> dict[str, float]:
         """How far the gradients of a step on the run's first stored batch are from their closed forms, in float64."""
+        from analysis.lab.config import LabMoeConfig
         from analysis.lab.identities import gradient_identities
-        from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+        from analysis.lab.model import LabMoeForCausalLM
         from backend.lab.batches import stored_batches
         from backend.lab.model_files import load_state
         from backend.lab.train import FIRST

@@ -10,7 +10,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.output_capturing import OutputRecorder, install_output_capuring_hook
 
 from analysis.errors import GeometryError
-from analysis.lab.model import LabMoeConfig
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.options import checked
 from analysis.lab.router import Router
 from analysis.lab.routers import DENSE, build_router, serves_all

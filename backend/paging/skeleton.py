@@ -95,8 +95,10 @@ def _class(folder: Path, name: str) -> Any:
     from transformers.models.auto.auto_factory import _get_model_class
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
+    from analysis.lab.model import register
     from backend.checkpoints.facts import read_config
 
+    register()
     config = typed(read_config(folder), name)
     if config.is_encoder_decoder:
         raise Unpageable(f"{name} has an encoder and a decoder, and layers are paged of one stack: {WHOLE}.")

@@ -5,8 +5,9 @@ import torch
 
 from analysis.errors import GeometryError
 from analysis.lab import identities
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.identities import gradient_identities
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM, initialise
+from analysis.lab.model import LabMoeForCausalLM, initialise
 from analysis.lab.routers import DENSE, router_names, serves_all
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from analysis.lab.model import LabMoeConfig
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.router import Router
 from analysis.lab.routers import build_router
 

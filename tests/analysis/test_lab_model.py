@@ -13,7 +13,8 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeForCausalLM
 
 from analysis.errors import BadKnob
 from analysis.lab.balancing import max_violation
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM, LabMoeModel, initialise, register, routers, seed_routers
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.model import LabMoeForCausalLM, LabMoeModel, initialise, register, routers, seed_routers
 from analysis.lab.routers import DENSE, router_names, serves_all
 from analysis.lab.step import evaluation_step, training_step, update_routers
 

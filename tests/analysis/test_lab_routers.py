@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from analysis.errors import BadKnob, GeometryError, UnknownName
 from analysis.lab.balancing import balance_loss, bias_step, z_loss
-from analysis.lab.model import LabMoeConfig
+from analysis.lab.config import LabMoeConfig
 from analysis.lab.router import Router
 from analysis.lab.routers import build_router, router_names, serves_all
 

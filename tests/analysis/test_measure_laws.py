@@ -95,7 +95,7 @@ def test_a_fully_soft_router_gives_a_number_or_says_why_not(name, knobs, world):
 
 
 @pytest.mark.slow
-@every_case
+@of_defaults
 def test_the_same_question_twice_has_the_same_answer_and_inputs_stay_as_they_were(name, knobs, world, answered):
     measure = get(name)
     sides = world.inputs_for(measure)

@@ -39,7 +39,7 @@ DEFAULTS_ONLY = (
 )
 """Whose choices take too long for every run. Asked on 2026-11-29 and 30, 30 draws each, all hold but
 centroid=weighted (89.1 % are inside) and the score of grassmann_distance, which few cells of blind slots have."""
-DRAWS, FEWER = 40, 20
+DRAWS, FEWER = 30, 20
 """Draws at the defaults, and at each other choice."""
 NULLS = sorted(name for name, measure in measures().items() if measure.null is not None)
 

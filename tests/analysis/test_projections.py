@@ -47,25 +47,6 @@ def test_trustworthiness_is_scikit_learns_and_undefined_for_three_points():
     assert trustworthiness(distances, POINTS, 15) == pytest.approx(1)
 
 
-@pytest.mark.slow
-def test_umap_repeats_for_its_seed_and_keeps_two_clusters_apart():
-    cloud = torch.cat([POINTS / 10, POINTS / 10 + 50])
-    distances = torch.cdist(cloud, cloud)
-    one, again = (umap_coordinates(distances, 10, 3) for _ in range(2))
-    assert torch.equal(one, again)
-    left, right = one[:20], one[20:]
-    reach = max(float(torch.cdist(half, half).max()) for half in (left, right))
-    assert float(torch.cdist(left, right).min()) > 0
-    assert float((left.mean(0) - right.mean(0)).norm()) > reach / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [5, 9, 12])
-def test_umap_of_few_points_is_finite(count):
-    distances = torch.cdist(POINTS[:count], POINTS[:count])
-    assert umap_coordinates(distances, 15, 0).isfinite().all()
-
-
 def test_umap_of_four_points_is_refused():
     with pytest.raises(TooFew, match="4 different points"):
         umap_coordinates(torch.zeros(4, 4), 15, 0)

@@ -16,19 +16,7 @@ from analysis.prompt_pairs import distinct_pairs, pair_mean
 from analysis.result import Reason
 from analysis.signatures import ROWS, mean_cosines
 from analysis.slots import Prompts, text_digest
-
-
-def planted(world, lengths=(20,) * 16):
-    """Category a uses experts 0 to 2 only, category b 3 to 5; all three of each, so no two prompts differ by chance."""
-    batch = world.routes(lengths=lengths)
-    second = torch.tensor([c == "b" for c in batch.prompts.categories])[batch.keys.prompt]
-    indices = batch.indices % 3
-    indices[..., 1] = (indices[..., 0] + 1) % 3
-    return dataclasses.replace(batch, indices=torch.where(second[None, :, None], indices + 3, indices))
-
-
-def side_of(batch, world):
-    return (world.Inputs(batch.shape, {"prompt_counts": world.state_of("prompt_counts", [batch])}),)
+from tests.analysis.two_tasks import planted, side_of
 
 
 def test_effect_size_of_the_published_summary():
@@ -173,39 +161,6 @@ def test_the_floor_of_short_prompts_follows_the_closed_form(world):
 def test_an_effect_needs_two_kinds_of_pair(categories):
     with pytest.raises(TooFew, match=f"{len(categories)} prompts in"):
         label_codes(categories)
-
-
-@pytest.mark.slow
-def test_embedded_copies_share_their_point_and_the_map_repeats(world):
-    batch = planted(world)
-    twin = batch.indices.clone()
-    # Prompts 0 and 2 get the very same routes.
-    rows = [(batch.keys.prompt == p).nonzero()[:, 0] for p in (0, 2)]
-    twin[:, rows[1]] = twin[:, rows[0]]
-    side = side_of(dataclasses.replace(batch, indices=twin), world)
-    for method in ("pca", "umap"):
-        first, second = (evaluate(get("signature_embedding"), side, {"method": method}) for _ in range(2))
-        np.testing.assert_array_equal(first.values, second.values)
-        ids = first.axes[0].labels
-        one, other = (ids.index(f"p{p:02d}") for p in (0, 2))
-        np.testing.assert_array_equal(first.values[one], first.values[other])
-        assert first.facts["different points"] < 16
-        assert 0 <= first.facts["trustworthiness"] <= 1
-        assert first.interval == Reason("see trustworthiness")
-        group = np.array(first.axes[0].groups)
-        centres = [first.values[group == g].mean(0) for g in "ab"]
-        spread = max(
-            np.linalg.norm(first.values[group == g] - c, axis=1).mean() for g, c in zip("ab", centres, strict=True)
-        )
-        assert np.linalg.norm(centres[0] - centres[1]) > spread
-
-
-@pytest.mark.slow
-def test_another_seed_is_another_umap_but_the_same_pca(world):
-    side = world.inputs_for(get("signature_embedding"))
-    for method, alike in (("pca", True), ("umap", False)):
-        one, other = (evaluate(get("signature_embedding"), side, {"method": method, "seed": s}).values for s in (0, 1))
-        assert np.array_equal(one, other) == alike
 
 
 def test_umap_is_slow_and_pca_is_not():

@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.model import LabMoeForCausalLM
 from backend.checkpoints import Checkpoints, inspect, load, scan
 from backend.checkpoints.digests import Digests
 from backend.checkpoints.remembered import Remembered

@@ -107,7 +107,7 @@ def test_help_does_not_wait_for_torch(root: Path) -> None:
 
 
 def test_a_run_on_the_hub_is_added_by_its_headers_asked_about_and_asked_about_offline(
-    tmp_path: Path, words_file: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, words_file: Path, root: Path, monkeypatch: pytest.MonkeyPatch, terminal: Terminal, in_process: None
 ) -> None:
     settings = Settings(data=tmp_path / "data", store=tmp_path / "store", device="cpu")
     with fake_hub.running() as hub:
@@ -122,7 +122,8 @@ def test_a_run_on_the_hub_is_added_by_its_headers_asked_about_and_asked_about_of
         assert added.returncode == 0 and "tiny/step-1" in added.stdout, added.stderr
         assert hub.fetched() == []
         both = ["ask", "--checkpoint", "tiny/step-1", "--checkpoint", "tiny/step-2", "--prompts", str(words_file)]
-        asked = run(settings, *both, "--measure", "load_difference", root=root)
+        hub.install(monkeypatch, tmp_path / "home" / "hub")
+        asked = terminal(settings, *both, "--measure", "load_difference")
         assert (asked.returncode, asked.stderr) == (0, "")
         assert len(hub.fetched()) == 2 and fake_hub.TOKEN not in added.stdout + asked.stdout
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

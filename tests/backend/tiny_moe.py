@@ -23,7 +23,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from analysis.lab.model import LabMoeConfig, LabMoeForCausalLM
+from analysis.lab.config import LabMoeConfig
+from analysis.lab.model import LabMoeForCausalLM
 from analysis.lab.routers import serves_all
 from backend.capture import Captured, CaptureOptions, capture
 from backend.prompts import Prompt

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from analysis.result import Result
 from backend.lab.experiment import (
+    LEFT_OUT,
     Experiment,
     Found,
     Row,
@@ -84,8 +85,11 @@ def _against_dense(setting: Setting, reading: Reading, dense: str) -> Iterator[R
     note = f"mean over layers; {rows} tokens of each; one SwiGLU of the width of two experts"
     yield measured(f"{reading.words}, dense", theirs, note)
     for name, words in RULES.items():
-        answer = reading.ask(setting, f"{name}/{LAST}")
         quantity = f"{reading.words}, {words} less dense"
+        if setting.leaves_out(name, tuple(RULES)):
+            yield not_run(quantity, PUBLISHED, LEFT_OUT)
+            continue
+        answer = reading.ask(setting, f"{name}/{LAST}")
         if answer.facts["rows per expert"] != rows:
             yield not_run(quantity, PUBLISHED, f"{answer.facts['rows per expert']} rows against {rows}")
             continue
