@@ -1,7 +1,7 @@
 // The tokens page: a text is asked of both models as it is typed. What is drawn is in tokens-paint.js; the URL holds text, token and
 // layer. Nothing typed is ever set as HTML.
 (() => {
-  const DEBOUNCE = 60, MOST_PINS = 12, PINS = "moe-geometry-pins";
+  const MOST_PINS = 12, PINS = "moe-geometry-pins";
   const geometry = (window.geometry = window.geometry || {});
   const state = { text: "", generate: 0, token: 0, layer: 0, mode: "experts", sides: { a: null, b: null }, answers: { a: null, b: null }, matched: null, order: "", trouble: {} };
   const tokens = Object.assign((geometry.tokens ??= {}), { state, times: [] });
@@ -18,24 +18,19 @@
     history.replaceState(history.state, "", location.pathname + "?" + now.toString().replaceAll("%2F", "/"));
   };
 
-  let running = null;
-  const post = async (path, body, signal) => {
-    const answer = await fetch(path, { method: "POST", signal, headers: { "content-type": "application/json", accept: "application/json" }, body: JSON.stringify(body) });
+  const post = async (path, body) => {
+    const answer = await fetch(path, { method: "POST", headers: { "content-type": "application/json", accept: "application/json" }, body: JSON.stringify(body) });
     const told = await answer.json().catch(() => ({ detail: `The backend answered ${answer.status}.` }));
     if (!answer.ok) throw new Error(told.detail || told.title || "refused");
     return told;
   };
-  const one = async (letter, signal) => {
+  const one = async (letter) => {
     const id = state.sides[letter];
     if (!id) { state.answers[letter] = null; state.trouble[letter] = "No checkpoint is chosen here."; return; }
-    try {
-      const told = await post("/api/v1/sentences", { checkpoint: id, text: state.text, generate: state.generate }, signal);
-      state.answers[letter] = told;
-      state.trouble[letter] = "";
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      state.trouble[letter] = error.message;
-    }
+    const [told, trouble] = await post("/api/v1/sentences", { checkpoint: id, text: state.text, generate: state.generate }).then((told) => [told, ""], (error) => [null, error.message]);
+    if (state.sides[letter] !== id) return;
+    if (told) state.answers[letter] = told;
+    state.trouble[letter] = trouble;
   };
   // From the last key to the frame in which the tokens stand: marks that a test, or anybody's profiler, can read.
   const painted = () => requestAnimationFrame(() => setTimeout(() => {
@@ -45,19 +40,25 @@
     tokens.times.push(duration);
     page()?.setAttribute("data-painted", String(tokens.times.length));
   }));
+  // Asked at once, and one text at a time: what is typed meanwhile is asked when the answers are here. A worker goes on with
+  // what a browser has given up, so whoever asks at every key waits for texts that nobody will see.
+  let busy = false, again = false;
   const run = async () => {
     state.text = field()?.value ?? "";
-    running?.abort();
-    if (!state.text) { state.answers = { a: null, b: null }; paint(); return; }
-    const own = (running = new AbortController());
+    again = busy;
+    if (!state.text) { state.answers = { a: null, b: null }; page()?.setAttribute("aria-busy", "false"); paint(); return; }
+    if (busy) return;
+    busy = true;
     remember();
     page()?.setAttribute("aria-busy", "true");
-    try { await Promise.all(["a", "b"].map((letter) => one(letter, own.signal))); } catch { return; }
-    if (own !== running) return;
+    await Promise.all(["a", "b"].map(one));
+    busy = false;
+    const late = again;
+    if (late) run(); else page()?.setAttribute("aria-busy", "false");
+    if (!state.text) state.answers = { a: null, b: null };
     state.token = Math.min(state.token, Math.max(0, ...["a", "b"].map((l) => (state.answers[l]?.tokens.length ?? 1) - 1)));
-    page()?.setAttribute("aria-busy", "false");
     paint();
-    painted();
+    if (!late) painted();
   };
   tokens.run = run;
 
@@ -136,14 +137,12 @@
     "pick-token": (b) => { state.token = Number(b.dataset.at); remember(); paint(); },
   });
 
-  let waiting = 0;
   document.addEventListener("input", (event) => {
     if (event.target.id !== "typed") return;
     performance.clearMarks("tokens-key");
     performance.mark("tokens-key");
     state.generate = 0;
-    clearTimeout(waiting);
-    waiting = setTimeout(run, DEBOUNCE);
+    run();
   });
   document.addEventListener("keydown", (event) => { if (page()) step(event); });
 

@@ -6,13 +6,14 @@ import httpx
 from playwright.sync_api import Locator, Page, expect
 
 ANSWER_MILLISECONDS = 240_000
+SETTLED = "!document.querySelector('.plate[data-state=loading]')"
 
 
 def ready(page: Page, path: str) -> None:
     """Open a page and wait until no plate is loading."""
     page.goto(path)
     page.wait_for_selector("main h1")
-    page.wait_for_function("!document.querySelector('.plate[data-state=loading]')")
+    page.wait_for_function(SETTLED)
 
 
 def panel(page: Page, measure: str) -> Locator:
