@@ -7,8 +7,9 @@ is compared with what is not known beforehand, so the bound is that of the most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ from analysis.cosines import centred_rows, unit_rows
 from analysis.jacobians import cosines, directions, products
 from analysis.measure import Inputs
 from analysis.slopes import mean_jacobians
+from analysis.unrelated import Drawn, beside_another_prompt, correlations, turned
 
 Evidence = Literal["co-selection", "router row", "centroid", "jacobian", "output"]
 
@@ -33,10 +35,14 @@ _STEPS = 60  # halvings: to the last digit
 
 @dataclass(frozen=True)
 class Likeness:
-    """Cosines of all pairs of each layer (NaN where an expert has none), and what the best of chance reaches."""
+    """Cosines of all pairs of each layer (NaN where an expert has none), and what the best of chance reaches.
+
+    `unrelated` draws the cosines of the same two sides with every relation between them undone; a mixture has none.
+    """
 
     cosines: Float[Tensor, "layer expert expert_b"]
     bound: Float[Tensor, "layer expert expert_b"]
+    unrelated: Drawn | None = None
 
 
 def likeness(a: Inputs, b: Inputs, evidence: Evidence, level: float = LEVEL) -> Likeness:
@@ -147,14 +153,23 @@ def _by_selection(a: Inputs, b: Inputs, level: float) -> Likeness:
         first, second = selections(a, layer), selections(b, layer)
         one, other, both = first.sum(0)[:, None], second.sum(0), first.mT @ second
         if a.shape.soft or b.shape.soft:
-            found.append(_cosines((first - first.mean(0)).mT, (second - second.mean(0)).mT))
+            found.append(correlations(first, second))
             bounds.append(_bound(max(tokens - 1, 1), found[-1].shape, level))
             continue
         spread = (one * (tokens - one)).sqrt() * (other * (tokens - other)).sqrt()
         found.append(torch.where(spread > 0, (tokens * both - one * other) / spread, torch.nan).clamp(-1, 1))
         reached = _by_chance_together(one, other, tokens, level / max(found[-1].numel(), 1))
         bounds.append(((tokens * reached - one * other) / spread).nan_to_num(nan=1.0).clamp(0, 1))
-    return Likeness(torch.stack(found), torch.stack(bounds))
+    return Likeness(torch.stack(found), torch.stack(bounds), partial(_beside_other_prompts, a, b))
+
+
+def _beside_other_prompts(
+    a: Inputs, b: Inputs, draws: int, generator: torch.Generator
+) -> Iterator[Float[Tensor, "draw expert expert_b"]]:
+    orders = [beside_another_prompt(b.token_routes["prompt"], generator) for _ in range(draws)]
+    for layer in range(len(a.shape.layers)):
+        first, second = selections(a, layer), selections(b, layer)
+        yield torch.stack([correlations(first, second[order]) for order in orders])
 
 
 def _by_chance_together(
@@ -205,18 +220,35 @@ def _by_jacobians(a: Inputs, b: Inputs, level: float) -> Likeness:
     centred = centre @ joint @ centre
     # What rounding leaves of equal Jacobians has no direction worth a cosine.
     nothing = centred.diagonal(dim1=-2, dim2=-1) <= 1e-12 * joint.diagonal(dim1=-2, dim2=-1)
-    found = cosines(centred.masked_fill(nothing[..., None], torch.nan))[:, :own, own:]
+    whole = cosines(centred.masked_fill(nothing[..., None], torch.nan))
+    found = whole[:, :own, own:]
     # Of independent random experts the cosine has standard deviation 1/d: as directions in d^2 dimensions, or in those
     # that probes see.
-    bound = _bound(a.shape.model * seen_together(a, b), found.shape[1:], level)
-    return Likeness(found, bound.expand_as(found))
+    dimensions = a.shape.model * seen_together(a, b)
+    bound = _bound(dimensions, found.shape[1:], level)
+    return Likeness(
+        found, bound.expand_as(found), partial(_turned, whole[:, :own, :own], whole[:, own:, own:], dimensions)
+    )
+
+
+def _turned(
+    a: Float[Tensor, "layer expert expert"],
+    b: Float[Tensor, "layer expert_b expert_b"],
+    dimensions: int,
+    draws: int,
+    generator: torch.Generator,
+) -> Iterator[Float[Tensor, "draw expert expert_b"]]:
+    for first, second in zip(a, b, strict=True):
+        yield turned(first, second, dimensions, draws, generator)
 
 
 def _of_vectors(
     a: Float[Tensor, "layer expert model"], b: Float[Tensor, "layer expert_b model"], dimensions: int, level: float
 ) -> Likeness:
+    bound = _bound(dimensions, torch.Size((a.shape[1], b.shape[1])), level)
     found = _cosines(a, b)
-    return Likeness(found, _bound(dimensions, found.shape[1:], level).expand_as(found))
+    drawn = partial(_turned, _cosines(a, a), _cosines(b, b), dimensions)
+    return Likeness(found, bound.expand_as(found), drawn)
 
 
 def _cosines(

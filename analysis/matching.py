@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from analysis.alignment import same_layers
@@ -14,6 +13,7 @@ from analysis.errors import NotComparable
 from analysis.evidence import Evidence, Likeness, likeness
 from analysis.measure import Inputs
 from analysis.nulls import beyond, beyond_chance
+from analysis.unrelated import best
 
 Matching = Literal["co-selection", "identity"]
 """How a difference pairs experts: by the tokens they take, which needs no weights, or by number, as within one run."""
@@ -40,8 +40,7 @@ def assigned(found: Likeness) -> Partners:
     """
     partner = torch.full(found.cosines.shape[:2], ALONE, dtype=torch.int64)
     for layer, (cosines, bound) in enumerate(zip(found.cosines, found.bound, strict=True)):
-        # Below any cosine: an expert without evidence takes the place of none that has some.
-        rows, columns = map(torch.from_numpy, linear_sum_assignment(cosines.nan_to_num(nan=-2.0), maximize=True))
+        rows, columns = best(cosines)
         good = cosines[rows, columns] > bound[rows, columns]  # NaN is not
         partner[layer, rows[good]] = columns[good]
     return partner

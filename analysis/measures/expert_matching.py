@@ -15,10 +15,12 @@ from analysis.loads import over_layers
 from analysis.matching import ALONE, Partners, assigned, told
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.result import Axis
+from analysis.unrelated import beyond_unrelated
 
 By = Literal["co-selection", "router row", "centroid", "jacobian", "output", "mix"]
 Weight = Annotated[float, Range(0)]
 Show = Literal["all pairs", "matched", "same number"]
+MIXED = "none: kinds of evidence share hidden states, so chance cannot be drawn for each apart; ask each for its own"
 
 
 @measure(
@@ -79,7 +81,8 @@ def expert_matching(
     Caveat:
         Separately trained models write into hidden states of their own: rows, centroids, Jacobians and outputs lie in
         spaces that have nothing to do with each other, and only co-selection can see that two experts do the same. It
-        takes tokens for independent, which those of one prompt are not, so two experts of one topic may pass for one.
+        takes tokens for independent, which those of one prompt are not, so two experts of one topic may pass for one;
+        its p takes prompts for independent instead.
         Within a run numbers hold from step to step, and matching is not needed. A rarely used expert cannot be told
         from chance. Experts that split or merged have no single partner.
     """
@@ -118,14 +121,24 @@ def null(
 
     Returns:
         Mean 0 and, either way, the bound that the most alike of all pairs of a layer passes in 5 % of cases at most.
+        Facts: the mean likeness of the whole assignment, and of the best one where nothing relates the sides: each
+        prompt beside another one of b (co-selection), or the directions of b turned at random (others); layers that
+        are beyond it, and the p of that. The p of each layer, corrected for all; none for a mix, whose kinds share
+        hidden states.
 
     Source:
         co-selection: Hoeffding 1963 for draws without replacement. Vectors: the squared cosine of independent uniform
-        directions is Beta(1/2, (D - 1)/2), D the width, its square for Jacobians. All pairs: Bonferroni 1936.
+        directions is Beta(1/2, (D - 1)/2), D the width, its square for Jacobians. All pairs: Bonferroni 1936. p: ours;
+        max-statistic over layers, Westfall & Young 1993.
     """
-    bound = _likeness(a, b, evidence, (co_selection, router_row, centroid, jacobian, output)).bound
+    found = _likeness(a, b, evidence, (co_selection, router_row, centroid, jacobian, output))
+    facts: dict[str, int | float | str] = {"permutation p": MIXED}
+    p = None
+    if found.unrelated:
+        facts, p = beyond_unrelated(found.cosines, found.unrelated, show == "same number", generator)
+    bound = found.bound
     how = f"the most alike of {bound[0].numel()} pairs of unrelated experts a layer, {LEVEL:.0%} of cases at most"
-    return Chance(torch.zeros_like(bound), -bound, bound, how)
+    return Chance(torch.zeros_like(bound), -bound, bound, how, facts, p)
 
 
 def _likeness(a: Inputs, b: Inputs, evidence: By, weights: tuple[float, ...]) -> Likeness:

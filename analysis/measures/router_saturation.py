@@ -11,9 +11,13 @@ from torch import Tensor
 from analysis.errors import NotComparable, TooFew
 from analysis.loads import over_layers
 from analysis.measure import Chance, Inputs, Values, measure
+from analysis.nulls import beyond, beyond_chance
 from analysis.ranks import by_rank
 from analysis.result import Reason
 from analysis.statistic import State
+from analysis.unrelated import beside_another_prompt
+
+DRAWS, FEWEST, _DRAWN_NUMBERS = 199, 99, 50_000_000
 
 
 @measure(
@@ -48,7 +52,8 @@ def router_saturation(steps: tuple[Inputs, ...], *, top1: bool = False) -> Value
 
     Caveat:
         High saturation says that choices stopped changing, not that they are good ones: a router that was never trained
-        is saturated from its first step. A busy expert is shared by accident, above the chance of even loads.
+        is saturated from its first step. A busy expert is shared by accident, above the chance of even loads; the p
+        keeps loads, and asks whether a step shares more with the last than where prompts stand beside other prompts.
     """
     shared = _shared(steps, top1)
     values = shared.mean(0)
@@ -64,9 +69,12 @@ def null(steps: tuple[Inputs, ...], *, top1: bool, generator: torch.Generator) -
 
     Returns:
         Mean k/E (1/E for the first-ranked) and 95 % band for every step but the last, which shares all with itself.
+        Facts: cells (step and layer) above the largest of all where each prompt stands beside another one of the last
+        step, and the p of that; the p of each cell, corrected for all, none for the last step.
 
     Source:
         Ours: the number of shared experts is hypergeometric per token; the mean over independent tokens is normal.
+        Prompts exchanged whole: ours. Max-statistic, each cell in standard deviations: Westfall & Young 1993.
     """
     shape, tokens = steps[-1].shape, len(steps[-1].token_routes["position"])
     if not tokens:
@@ -77,10 +85,32 @@ def null(steps: tuple[Inputs, ...], *, top1: bool, generator: torch.Generator) -
     half = torch.full_like(mean, half)
     mean[-1], half[-1] = 1, 0
     how = f"two independent blind choices of {k} of {e} experts by each of {tokens:,} tokens, normal"
-    return Chance(mean, mean - half, mean + half, how)
+    facts, p = _settled(steps, top1, generator)
+    return Chance(mean, mean - half, mean + half, how, facts, p)
 
 
-def _shared(steps: tuple[Inputs, ...], top1: bool) -> Float[Tensor, "token step layer"]:
+def _settled(
+    steps: tuple[Inputs, ...], top1: bool, generator: torch.Generator
+) -> tuple[dict[str, int | float | str], Float[Tensor, "step layer"]]:
+    """Whether a step shares more with the last than its tokens share with those of other prompts."""
+    tokens, *rest = steps[-1].token_routes["indices"].shape
+    draws = min(DRAWS, max(FEWEST, _DRAWN_NUMBERS // (tokens * len(steps) * math.prod(rest))))
+    orders = [beside_another_prompt(steps[-1].token_routes["prompt"], generator) for _ in range(draws)]
+    drawn = torch.stack([_shared(steps, top1, order).mean(0)[:-1] for order in orders])
+    by_cell = beyond_chance(_shared(steps, top1).mean(0)[:-1].flatten(), drawn.flatten(1))
+    found, p = beyond(by_cell)
+    facts: dict[str, int | float | str] = {
+        "cells more settled than chance (max-statistic)": f"{found} of {len(by_cell)}",
+        "permutation p": p,
+    }
+    last = torch.full((1, len(steps[-1].shape.layers)), math.nan, dtype=torch.float64)
+    return facts, torch.cat([by_cell.view(-1, last.shape[1]), last])
+
+
+def _shared(
+    steps: tuple[Inputs, ...], top1: bool, order: Int[Tensor, " token"] | None = None
+) -> Float[Tensor, "token step layer"]:
+    """Of each token with itself at the last step, or with the one that stands at its place in this order."""
     if len(steps) < 2:
         raise TooFew(f"{len(steps)} step: saturation compares each with the last, so it needs two")
     final = steps[-1]
@@ -95,7 +125,8 @@ def _shared(steps: tuple[Inputs, ...], top1: bool) -> Float[Tensor, "token step 
             raise NotComparable(f"step {step.label or '?'} cut the prompts into other tokens than the last")
     # A table of who is in the final set is read k times, where comparing all pairs would cost k squared.
     width = max([steps[-1].shape.experts, *(int(one.max()) + 1 for one in chosen if one.numel())])
-    member = torch.zeros(*chosen[-1].shape[:2], width, dtype=torch.bool).scatter_(-1, chosen[-1], True)
+    last = chosen[-1] if order is None else chosen[-1][order]
+    member = torch.zeros(*last.shape[:2], width, dtype=torch.bool).scatter_(-1, last, True)
     return torch.stack([member.gather(-1, one).double().mean(-1) for one in chosen], 1)
 
 

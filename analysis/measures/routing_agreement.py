@@ -15,6 +15,7 @@ from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import NO_TOKEN, above_the_largest, beyond
 from analysis.ranks import by_rank
 from analysis.result import Reason
+from analysis.unrelated import beside_another_prompt
 
 What = Literal["jaccard", "top-1", "weighted", "same so far"]
 DRAWS, _DRAWN_NUMBERS = 100, 200_000_000
@@ -54,9 +55,9 @@ def routing_agreement(a: Inputs, b: Inputs, *, what: What = "jaccard", matching:
 
     Caveat:
         Matched by co-selection, agreement is among what the pairs were chosen for: compare it with chance under the
-        same pairs, which is the null. Tokens of one prompt are alike, so the band of chance is narrower than that of as
-        many independent prompts. Two good routers may agree on nothing, and one layer that differs changes the inputs
-        of all that follow.
+        same pairs, which is the null. Tokens of one prompt are alike, so chance keeps them together and moves prompts;
+        prompts of one topic are alike too, and count as chance less often than they should. Two good routers may agree
+        on nothing, and one layer that differs changes the inputs of all that follow.
     """
     tokens, pairs = same_tokens(a, b), partners(a, b, matching)
     each = _agreement(a, b, pairs, what, torch.arange(tokens))
@@ -69,29 +70,31 @@ def routing_agreement(a: Inputs, b: Inputs, *, what: What = "jaccard", matching:
 
 @routing_agreement.chance
 def null(a: Inputs, b: Inputs, *, what: What, matching: Matching, generator: torch.Generator) -> Chance | Reason:
-    """The same pairs of experts, each token of a beside a random token of b.
+    """The same pairs of experts, each prompt of a beside another prompt of b.
 
     Returns:
-        Mean and 95 % band per layer. Facts: layers that agree more than the largest agreement of random tokens, and
-        its p.
+        Mean and 95 % band per layer. Facts: layers that agree more than the largest agreement of other prompts, and
+        its p. A `Reason` where one prompt holds all tokens.
 
     Source:
-        Ours: keeps the loads of both sides; normal band from the spread of the draws. Max-statistic over layers:
+        Ours: keeps loads, and prompts whole; normal band from the spread of the draws. Max-statistic over layers:
         Westfall & Young 1993.
     """
     tokens = same_tokens(a, b)
     if not tokens:
         return NO_TOKEN
-    pairs, cost = partners(a, b, matching), tokens * len(a.shape.layers) * a.shape.top_k
-    draws = min(DRAWS, max(20, _DRAWN_NUMBERS // cost))
-    orders = [torch.randperm(tokens, generator=generator) for _ in range(draws)]
+    prompt, pairs = b.token_routes["prompt"], partners(a, b, matching)
+    if not bool((prompt != prompt[0]).any()):
+        return Reason("all tokens are of one prompt, and chance sets a prompt beside another")
+    draws = min(DRAWS, max(20, _DRAWN_NUMBERS // (tokens * len(a.shape.layers) * a.shape.top_k)))
+    orders = [beside_another_prompt(prompt, generator) for _ in range(draws)]
     drawn = torch.stack([_known(_agreement(a, b, pairs, what, order).mean(0), pairs) for order in orders])
     mean, half = drawn.mean(0), 1.96 * drawn.std(0)
     own = _known(_agreement(a, b, pairs, what, torch.arange(tokens)).mean(0), pairs)
     by_layer = above_the_largest(torch.cat([own[None], drawn]) - mean)
     above, p = beyond(by_layer)
     facts = {"layers beyond chance (max-statistic)": f"{above} of {len(own)}", "permutation p": p}
-    how = f"{draws} random orders of the {tokens:,} tokens of b, experts paired as they are"
+    how = f"{draws} random orders of the prompts of b, {tokens:,} tokens, experts paired as they are"
     return Chance(mean, mean - half, mean + half, how, facts, by_layer)
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from analysis.errors import NotComparable, TooFew
 from analysis.inference import evaluate
@@ -59,6 +60,33 @@ def test_a_layer_that_settles_step_by_step_rises_to_one(world):
     np.testing.assert_allclose(result.values.mean(1), [chance, 0.5 + 0.5 * chance, 1], atol=0.02)
     assert result.null.low[0, 0] < chance < result.null.high[0, 0]
     assert (result.values[1] > result.null.high[1]).all()
+
+
+def test_a_layer_that_settled_is_beyond_other_prompts_and_one_that_did_not_is_not(world):
+    first, last = world.routes(1), world.routes(2)
+    moved = first.indices.clone()
+    moved[1] = torch.where(torch.arange(len(last.keys))[:, None] % 2 == 0, last.indices[1], first.indices[1])
+    batches = [dataclasses.replace(last, indices=indices) for indices in (moved, last.indices)]
+    result = evaluate(MEASURE, steps_of(batches, world), {})
+    assert result.facts["cells more settled than chance (max-statistic)"] == "1 of 3"
+    assert result.null.p[0, 1] == result.facts["permutation p"] == 1 / 200
+    assert (result.null.p[0, [0, 2]] > 0.05).all()
+    assert np.isnan(result.null.p[1]).all()  # the last step shares all with itself
+
+
+def test_steps_whose_prompts_have_tastes_of_their_own_are_settled_at_the_level(world, monkeypatch):
+    """Tokens of one prompt are alike, so prompts are exchanged whole: single tokens would find most of them settled."""
+    for name in ("DRAWS", "FEWEST"):
+        monkeypatch.setattr(f"analysis.measures.router_saturation.{name}", 39)
+    found, draws = 0, 20
+    for seed in range(draws):
+        generator = torch.Generator().manual_seed(seed)
+        batch = world.routes(lengths=(20,) * 16)
+        tastes = torch.randn(2, 3, 16, 6, generator=generator)[:, :, batch.keys.prompt]
+        chosen = (tastes + torch.randn(tastes.shape, generator=generator)).topk(2).indices
+        steps = steps_of([dataclasses.replace(batch, indices=indices) for indices in chosen], world)
+        found += evaluate(dataclasses.replace(MEASURE, interval_reason="no"), steps, {}).facts["permutation p"] <= 0.05
+    assert found <= binom.ppf(0.999, draws, 0.05)
 
 
 def test_chance_is_k_of_e_and_an_eighth_for_olmoe(world):

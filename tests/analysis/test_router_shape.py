@@ -156,6 +156,18 @@ def test_a_turn_of_a_hundred_millionth_is_not_lost(world):
     assert asked(world, "router_drift", a, b, form="raw").values[0] == pytest.approx(0.5e-16 / 4, rel=1e-6)
 
 
+@pytest.mark.parametrize("what", ["direction", "relative"])
+def test_rows_that_turned_a_little_are_nearer_than_random_pairs_and_those_of_other_numbers_are_not(what, world):
+    noise = torch.randn(3, 9, 12, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    moved = ROWS + 0.5 * noise
+    other = moved.clone()
+    other[1] = moved[1, torch.arange(9).roll(1)]
+    same, mixed = (asked(world, "router_drift", ROWS, b, what=what) for b in (moved, other))
+    assert (same.null.p == 1 / 1000).all() and same.facts["permutation p"] == 1 / 1000
+    assert mixed.facts["layers nearer than random pairs (max-statistic)"] == "2 of 3"
+    assert mixed.null.p[1] > 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["direction", "relative"])
 def test_unrelated_routers_are_at_the_null(what, world):
