@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq, linear_sum_assignment
 
-from tests.analysis.naive_load import expert_load
+from tests.analysis.naive_load import expert_load, load_entropy, load_violation
 from tests.analysis.naive_subspaces import angles, axes, centroids, shadow, smallest
 from tests.analysis.naive_world import CHOSEN, EXPERTS, LAYERS, Plain, by_expert, by_layer, cosine, table
 
@@ -112,6 +112,14 @@ def load_difference(a: Plain, b: Plain):
     return expert_load(b) - expert_load(a)
 
 
+def violation_difference(a: Plain, b: Plain):
+    return load_violation(b) - load_violation(a)
+
+
+def entropy_difference(a: Plain, b: Plain):
+    return load_entropy(b) - load_entropy(a)
+
+
 def router_saturation(a: Plain, b: Plain):
     """Share of the last step's experts that a token has at either step."""
     return np.array([[(w.taken[i] * b.taken[i]).sum(-1).mean() / CHOSEN for i in LAYERS] for w in (a, b)])
@@ -181,6 +189,8 @@ READINGS = {
         routing_distance,
         prompt_difference,
         load_difference,
+        violation_difference,
+        entropy_difference,
         router_saturation,
         router_drift,
         router_row_difference,

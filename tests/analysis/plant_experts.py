@@ -52,6 +52,10 @@ NEIGHBOURS, OF_ROTATED = _in_pairs((0, 1), (2, 3), (4, 5)), _in_pairs((0, 2), (1
 OPPOSITE = np.array([1, -1, 1, 1, 1, -1])
 
 
+def _evenness(shares):
+    return -(shares * np.log(shares)).sum(-1) / math.log(6)
+
+
 def _two_places(s):
     # Experts 1 and 5 lie opposite to the others, on one line in all layers; a principal axis has no sign.
     close(abs(s.values), [1, 0])
@@ -241,6 +245,19 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         "turned": everywhere(0),
         "collapsed": everywhere(lambda s: 3 * UNEVEN - s.base.loads.numpy()),
         "dead": at(OF_THE_DEAD, lambda s: -s.base.loads.numpy()[:, DEAD]),
+    },
+    "violation_difference": {
+        "common": everywhere(0),
+        "turned": everywhere(0),
+        # All on two of six: 3 over an equal share; evenly: no excess.
+        "collapsed": everywhere(lambda s: 3 - s.base.loads.numpy().max(-1)),
+        "identical": everywhere(lambda s: 1 - s.base.loads.numpy().max(-1)),
+    },
+    "entropy_difference": {
+        "common": everywhere(0),
+        "turned": everywhere(0),
+        "collapsed": everywhere(lambda s: math.log(2) / math.log(6) - _evenness(s.base.loads.numpy() / 6)),
+        "identical": everywhere(lambda s: 1 - _evenness(s.base.loads.numpy() / 6)),
     },
     "expert_matching": {
         "common": SAME,

@@ -14,6 +14,10 @@ from tests.analysis.asked import by_number
 
 # A null whose band is not meant to hold 95 % of blind slots, and why; "" is for all knobs. As of 2026-11-29.
 NOT_NOMINAL = {
+    **{
+        (f"{what}_difference", ""): "experts stand in order of load: where all are blind, what is exchanged is noise"
+        for what in ("violation", "entropy")
+    },
     ("dead_experts", ""): "a whole number that is 0 in every draw, and the band ends at 0",
     ("expert_contrast", ""): "one band for all experts, of the largest of their differences, as it says",
     ("expert_matching", ""): "one band for all pairs, of the most alike of them, as it says",
