@@ -124,7 +124,8 @@ def _apart(place: Place, found: Sequence[tuple[Asked, Outcome]]) -> str:
 def _drawn(panel: Panel, state: PageState, material: Material) -> Filled:
     place, clock = panel.place, clock_of(material, state)
     if state.beyond:
-        sides, told = filtered(panel.sides)
+        elsewhere = material.measure(place.difference) if place.difference else None
+        sides, told = filtered(panel.sides, elsewhere["title"] if elsewhere else None)
         panel = replace(panel, sides=sides, filtered=told)
     if place.sides == "runs":
         figure, scale = draw_runs(panel.sides), None

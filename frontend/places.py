@@ -22,7 +22,8 @@ class Place:
     `sides`: one checkpoint beside its step 0; a pair, or all that are compared, on one scale; both in a two-sided
     measure, or each against A; all runs by their ends; all steps of one run in a measure of ordered checkpoints; a
     series of all its steps, a question each. `matching` names the two-sided measure that says which expert of the
-    others is which of A, where a pair can be drawn in that order.
+    others is which of A, where a pair can be drawn in that order; `difference` the one that has the p of what a pair
+    shows side by side.
     """
 
     measure: str
@@ -32,6 +33,7 @@ class Place:
     title: str | None = None
     prompts: str | None = None
     matching: str | None = None
+    difference: str | None = None
 
     @property
     def key(self) -> str:

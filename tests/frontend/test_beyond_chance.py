@@ -79,6 +79,19 @@ def test_without_a_p_nothing_is_dimmed_and_the_plate_says_so(tested):
     assert side.faded is None and not veils(drawn([side], layer=0)[0])
 
 
+def test_what_stands_side_by_side_says_which_panel_has_its_p(tested):
+    told = filtered([tested((3, 4), None)], "Load difference")[1]
+    assert told.endswith("nothing is dimmed. The p is in “Load difference”.")
+
+
+def test_an_answer_that_says_why_it_has_no_p_is_taken_at_its_word(tested):
+    plain = tested((3, 4), None)
+    mixed = replace(plain, answer=replace(plain.answer, facts={"permutation p": "none: kinds share hidden states"}))
+    unequal = replace(plain, answer=replace(plain.answer, null=None, null_reason="a has 6 experts, b 7"))
+    assert filtered([mixed])[1] == "No p: kinds share hidden states."
+    assert filtered([unequal])[1] == "No p: a has 6 experts, b 7, so nothing is dimmed."
+
+
 def test_several_are_each_counted_under_their_letter(tested):
     with_p, without = tested((4,), [0.01, 0.9, 0.9, 0.9], "b"), tested((4,), None, "c")
     told = filtered([with_p, without])[1]
@@ -112,6 +125,8 @@ async def test_the_switch_stands_in_the_address_and_every_plate_follows_it(full)
     assert depends(place, parse(*plain, MATERIAL), MATERIAL) != depends(place, parse(*on, MATERIAL), MATERIAL)
     assert "nothing is dimmed" in words_of(plate((await filled_at(full, place, on)).panel))
     assert "nothing is dimmed" not in words_of(plate((await filled_at(full, place, plain)).panel))
+    named = replace(place, difference="load_difference")
+    assert "The p is in “Load difference”" in words_of(plate((await filled_at(full, named, on)).panel))
     pressed = {
         told["data-value"]: told["aria-pressed"]
         for c in walk(strip(parse(*on, MATERIAL), MATERIAL))
