@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from plotly.offline import get_plotlyjs
 
 from frontend import theme
-from frontend.answer import Answer, decode_json
+from frontend.answer import Answer, Band, decode_json
+from frontend.beyond import LEVEL
 from frontend.figure import height_of, sent
 from frontend.folded import told
 from frontend.readings import sentence
@@ -58,30 +59,29 @@ dark.addEventListener("change", paint);
 paint();"""
 
 
-def build(compared: Sequence[Mapping[str, Any]]) -> str:
-    """The whole file, from what `moe-geometry compare --json` prints of each pair; `answer` may stand for its JSON."""
+def build(compared: Mapping[str, Any]) -> str:
+    """The whole file, from what `moe-geometry compare --json` prints; `answer` may stand for the JSON of one."""
     figures: list[Any] = []
-    parts = [_part(each, figures) for each in compared]
+    parts = [_part(each, compared["prompts"], figures) for each in compared["pairs"]]
     look = {"figures": figures, "template": theme.TEMPLATE, "dark": theme.pairs()}
     return PAGE.format(
-        title=_safe(f"{compared[0]['a']} and {', '.join(each['b'] for each in compared)}"),
+        title=_safe(f"{compared['pairs'][0]['a']} and {', '.join(each['b'] for each in compared['pairs'])}"),
         tokens=theme.css(),
         style=STYLE,
         parts="".join(parts),
-        command=_safe("\n".join(f"{each['command']} --report FILE.html" for each in compared)),
+        command=_safe(f"{compared['command']} --report FILE.html"),
         plotly=get_plotlyjs(),
         figures=told(look).replace("<", "\\u003c"),  # a label cannot end the script
         script=SCRIPT,
     )
 
 
-def _part(compared: Mapping[str, Any], figures: list[Any]) -> str:
+def _part(pair: Mapping[str, Any], prompts: str, figures: list[Any]) -> str:
     """One pair: its names, which expert is which, every difference."""
-    title = _safe(f"{compared['a']} and {compared['b']}")
-    lead = _safe(f"a is {compared['a']}, b is {compared['b']}, on the prompts {compared['prompts']}.")
-    matching = _plate(compared["matching"] | {"title": "Expert matching"}, figures)
-    plates = [matching, *(_plate(each, figures) for each in compared["differences"])]
-    return f'<h1>{title}</h1><p class="lead">{lead}</p>{_matching(compared["matching"])}{"".join(plates)}'
+    title = _safe(f"{pair['a']} and {pair['b']}")
+    lead = _safe(f"a is {pair['a']}, b is {pair['b']}, on the prompts {prompts}.")
+    plates = [_plate(each, figures) for each in (pair["matching"], *pair["differences"])]
+    return f'<h1>{title}</h1><p class="lead">{lead}</p>{_matching(pair["matching"])}{"".join(plates)}'
 
 
 def _answer(told: Mapping[str, Any]) -> Answer:
@@ -105,11 +105,20 @@ def _facts(told: Mapping[str, Any], answer: Answer) -> str:
     tokens = f"{answer.tokens:,} tokens, {answer.prompts:,} prompts" if answer.tokens else "reads weights only"
     interval = f"interval: {answer.interval.how}" if answer.interval else f"no interval: {answer.interval_reason}"
     null = f"null: {answer.null.how}" if answer.null else f"no null: {answer.null_reason}"
+    beyond = _beyond(answer.null)
     own = [f"{name} {number(v) if isinstance(v, float) else v}" for name, v in answer.facts.items()]
-    parts = [answer.unit, tokens, null, interval, *own, told.get("source"), told.get("caveat"), *answer.caveats]
+    parts = [answer.unit, tokens, null, beyond, interval, *own, told.get("source"), told.get("caveat"), *answer.caveats]
     made = [f"{name} {value}" for name, value in answer.provenance.items() if isinstance(value, str | int | float)]
     lines = (" · ".join(_safe(part) for part in each if part) for each in (parts, made))
     return "".join(f'<p class="facts">{line}</p>' for line in lines)
+
+
+def _beyond(null: Band | None) -> str:
+    """How many layers or cells differ from chance; their p stand in the JSON."""
+    if null is None or null.p is None:
+        return ""
+    known = null.p[np.isfinite(null.p)]
+    return f"p at or below {LEVEL}, corrected for all: {int((known <= LEVEL).sum())} of {len(known)}"
 
 
 def _matching(told: Mapping[str, Any]) -> str:
@@ -134,4 +143,4 @@ def _safe(text: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(build([json.load(sys.stdin)]), "utf-8")
+    Path(sys.argv[1]).write_text(build(json.load(sys.stdin)), "utf-8")

@@ -36,14 +36,14 @@ def route(client: Client) -> Callable[[Request], Awaitable[Response]]:
         except Refusal as refusal:
             return Response(str(refusal), refusal.status, media_type="text/plain")
         page = await asyncio.to_thread(build, told)  # figures and 4 MB of plotly.js: not on the loop of everyone
-        name = re.sub(r"[^\w.-]+", "-", "-".join([told[0]["a"], *(each["b"] for each in told)]))
+        name = re.sub(r"[^\w.-]+", "-", "-".join(told["checkpoints"]))
         kept = {"content-disposition": f'attachment; filename="{name}.html"', "x-content-type-options": "nosniff"}
         return Response(page, media_type="text/html; charset=utf-8", headers=kept)
 
     return report
 
 
-async def compared(client: Client, state: PageState, material: Material) -> list[dict[str, Any]]:
+async def compared(client: Client, state: PageState, material: Material) -> dict[str, Any]:
     """Each of the others against A, as the command line tells it; raises `Refusal` where nobody is chosen."""
     matched = await _found(client, Place(MATCHING, sides="both", knobs=SHOWN), state, material)
     # the page's own panel shows all pairs: where nobody asked for the match, that is what the store holds
@@ -54,17 +54,18 @@ async def compared(client: Client, state: PageState, material: Material) -> list
         if list(m.get("sides") or ()) == ["a", "b"] and m["name"] != MATCHING
     ]
     differences = [await _found(client, place, state, material) for place in places]
-    return [
+    pairs = [
         {
             "a": asked.question.checkpoints[0],
             "b": asked.question.checkpoints[1],
-            "prompts": state.prompts,
-            "command": _command(asked, state, material),
             "matching": matching if "answer" in matching else every[at][1],
             "differences": [each[at][1] for each in differences],
         }
         for at, (asked, matching) in enumerate(matched)
     ]
+    names = [pairs[0]["a"], *(pair["b"] for pair in pairs)]
+    command = _command(names, state, material)
+    return {"checkpoints": names, "prompts": state.prompts, "command": command, "pairs": pairs}
 
 
 async def _found(client: Client, place: Place, state: PageState, material: Material) -> list[tuple[Asked, dict]]:
@@ -91,8 +92,8 @@ def _told(measure: Mapping[str, Any], outcome: Answer | str) -> dict[str, Any]:
     return described | ({"refused": outcome} if isinstance(outcome, str) else {"answer": outcome})
 
 
-def _command(asked: Asked, state: PageState, material: Material) -> str:
+def _command(names: list[str], state: PageState, material: Material) -> str:
     measure = material.measure(MATCHING) or {"name": MATCHING, "knobs": []}
     evidence = knob_values(measure, state.knobs, {}).get("evidence")
-    words = ["moe-geometry", "compare", *asked.question.checkpoints, "--prompts", state.prompts or ""]
+    words = ["moe-geometry", "compare", *names, "--prompts", state.prompts or ""]
     return shlex.join([*words, *(["--evidence", str(evidence)] if evidence else [])])

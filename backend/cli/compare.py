@@ -1,4 +1,7 @@
-"""`moe-geometry compare`: two checkpoints on one prompt set, experts matched, every difference with its uncertainty."""
+"""`moe-geometry compare`: two to four checkpoints on one prompt set, each of the others against the first.
+
+Experts are matched pair by pair, and every difference comes with its uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +17,7 @@ import typer
 
 from backend.cli.ask import ProgressLine
 from backend.cli.door import Door, Wanted, open_door
-from backend.errors import Refusal
+from backend.errors import NotFound, Refusal
 from backend.settings import Settings
 
 MATCHING = "expert_matching"
@@ -22,13 +26,16 @@ MATCHING = "expert_matching"
 def compare(
     a: Annotated[str, typer.Argument(help="A folder or an id: the baseline.")],
     b: Annotated[str, typer.Argument(help="The other.")],
+    c: Annotated[str | None, typer.Argument(help="A third, against the baseline too.")] = None,
+    d: Annotated[str | None, typer.Argument(help="A fourth.")] = None,
+    *,
     prompts: Annotated[str, typer.Option(help="A file (.jsonl, .csv, .txt) or the name of a set.")],
     evidence: Annotated[str, typer.Option(help="What experts are matched by.")] = "co-selection",
     report: Annotated[Path | None, typer.Option(help="Also write one HTML file that opens offline.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write a .tex file: a table for each difference.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Matching by layer, and every difference.")] = False,
 ) -> None:
-    """Ask every measure of two sides of two checkpoints."""
+    """Ask every measure of two sides of the baseline and each of the others."""
     if report and report.suffix != ".html":
         raise Refusal(f"--report {report} ends in {report.suffix!r}; it is one HTML file, so .html.")
     if latex and latex.suffix != ".tex":
@@ -36,7 +43,7 @@ def compare(
     line = ProgressLine()
     try:
         with open_door(Settings.from_environment()) as door:
-            told = _told(door, (a, b), prompts, evidence, line)
+            told = _told(door, [each for each in (a, b, c, d) if each is not None], prompts, evidence, line)
     finally:
         line.clear()
     if report:
@@ -46,31 +53,42 @@ def compare(
     typer.echo(json.dumps(told, allow_nan=False) if as_json else _table(told))
 
 
-def _told(door: Door, ends: tuple[str, str], prompts: str, evidence: str, line: ProgressLine) -> dict[str, Any]:
+def _told(door: Door, names: list[str], prompts: str, evidence: str, line: ProgressLine) -> dict[str, Any]:
+    pairs = [_pair(door, (names[0], other), prompts, evidence, line) for other in names[1:]]
+    if all("refused" in each for pair in pairs for each in (pair["matching"], *pair["differences"])):
+        raise Refusal(pairs[0]["matching"]["refused"])
+    return {
+        "checkpoints": names,
+        "prompts": prompts,
+        "command": shlex.join(["moe-geometry", "compare", *names, "--prompts", prompts, "--evidence", evidence]),
+        "pairs": pairs,
+    }
+
+
+def _pair(door: Door, ends: tuple[str, str], prompts: str, evidence: str, line: ProgressLine) -> dict[str, Any]:
     from backend.measures import catalogue
 
-    matching = door.ask(Wanted(MATCHING, ends, prompts, {"evidence": evidence, "show": "matched"}), line)
-    found: list[dict[str, Any]] = []
-    for measure in catalogue():
-        if tuple(measure["sides"]) != ("a", "b") or measure["name"] == MATCHING:
-            continue
-        described = {name: measure[name] for name in ("title", "question", "source", "caveat")}
+    every = {measure["name"]: measure for measure in catalogue() if tuple(measure["sides"]) == ("a", "b")}
+    shown = {"evidence": evidence, "show": "matched"}
+    matching = _asked(door, every.pop(MATCHING), Wanted(MATCHING, ends, prompts, shown), line)
+    found = []
+    for name, measure in every.items():
         knobs = {k["name"]: evidence for k in measure["knobs"] if k["name"] == "matching" and evidence in k["choices"]}
         read = prompts if measure["prompts"] else None
-        try:
-            found.append(described | door.ask(Wanted(measure["name"], ends, read, knobs), line))
-        except Exception as error:  # what cannot be compared says why; the rest is still asked
-            sentence = _sentence(error)
-            found.append(described | {"measure": measure["name"], "refused": sentence})
-    return {
-        "a": ends[0],
-        "b": ends[1],
-        "prompts": prompts,
-        "command": shlex.join(["moe-geometry", "compare", *ends, "--prompts", prompts, "--evidence", evidence]),
-        "matching": matching,
-        "layers": _layers(matching),
-        "differences": found,
-    }
+        found.append(_asked(door, measure, Wanted(name, ends, read, knobs), line))
+    layers = [] if "refused" in matching else _layers(matching)
+    return {"a": ends[0], "b": ends[1], "matching": matching, "layers": layers, "differences": found}
+
+
+def _asked(door: Door, measure: Mapping[str, Any], wanted: Wanted, line: ProgressLine) -> dict[str, Any]:
+    """What cannot be compared says why; the rest is still asked. A name that nobody knows ends it all."""
+    described = {name: measure[name] for name in ("title", "question", "source", "caveat")}
+    try:
+        return described | door.ask(wanted, line)
+    except NotFound:
+        raise
+    except Exception as error:
+        return described | {"measure": wanted.measure, "refused": _sentence(error)}
 
 
 def _sentence(error: Exception) -> str:
@@ -83,7 +101,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _layers(matching: dict[str, Any]) -> list[dict[str, Any]]:
-    """Partner of each expert of a and how alike they are; None where an expert has none."""
+    """Partner of each expert of a and how alike they are, None where an expert has none; p corrected for all layers."""
     null, told = matching["null"], []
     for at, label in enumerate(matching["axes"][0]["labels"]):
         pairs = {}
@@ -99,6 +117,7 @@ def _layers(matching: dict[str, Any]) -> list[dict[str, Any]]:
                 "null": null
                 if "reason" in null
                 else {name: _most(null[name][at]) for name in ("low", "high")} | {"how": null["how"]},
+                "p": null["p"][at][0][0] if "p" in null else matching["facts"].get("permutation p"),
             }
         )
     return told
@@ -121,37 +140,47 @@ def _report(told: dict[str, Any], file: Path) -> None:
 
 def _latex(told: dict[str, Any]) -> str:
     """A table for each difference; what was refused, or is too long for one, says so in its place."""
-    from backend.latex import heading, to_latex
-    from backend.wire import from_json
-
     parts = [f"% {' '.join(told['command'].split())} --latex FILE.tex", ""]
-    for each in told["differences"]:
-        refused = each.get("refused")
-        if refused is None:
-            answer = from_json(each)
-            try:
-                parts += [heading(each["title"]), to_latex(answer.result, answer.provenance)]
-            except Refusal as error:
-                refused = str(error)
-        if refused is not None:
-            parts.append(heading(each["title"], [f"Not in this file: {refused}"]))
+    several = len(told["pairs"]) > 1
+    for pair in told["pairs"]:
+        of = f": {pair['b']} against {pair['a']}" if several else ""
+        for each in pair["differences"]:
+            parts += _latex_of(each, f"{each['title']}{of}")
     return "\n".join(parts)
 
 
+def _latex_of(each: dict[str, Any], title: str) -> list[str]:
+    from backend.latex import heading, to_latex
+    from backend.wire import from_json
+
+    refused = each.get("refused")
+    if refused is None:
+        answer = from_json(each)
+        try:
+            return [heading(title), to_latex(answer.result, answer.provenance)]
+        except Refusal as error:
+            refused = str(error)
+    return [heading(title, [f"Not in this file: {refused}"])]
+
+
 def _table(told: dict[str, Any]) -> str:
+    return "\n\n".join(_table_of(pair, told["prompts"]) for pair in told["pairs"])
+
+
+def _table_of(pair: dict[str, Any], prompts: str) -> str:
     """Markdown: how experts were matched, and what each difference says of itself."""
-    lines = [
-        f"{told['a']} (a) and {told['b']} (b) on {told['prompts']}",
-        "",
-        "| layer | matched | quality |",
-        "|---|---|---|",
-    ]
-    for layer in told["layers"]:
+    lines = [f"{pair['a']} (a) and {pair['b']} (b) on {prompts}", ""]
+    if "refused" in pair["matching"]:
+        lines.append(f"Experts are not matched: {pair['matching']['refused']}")
+    else:
+        lines += ["| layer | matched | quality | p |", "|---|---|---|---|"]
+    for layer in pair["layers"]:
         partners = layer["matching"].values()
         quality = "no data" if layer["match_quality"] is None else f"{layer['match_quality']:.3f}"
-        lines.append(f"| {layer['layer']} | {sum(p is not None for p in partners)} of {len(partners)} | {quality} |")
+        matched = f"{sum(p is not None for p in partners)} of {len(partners)}"
+        lines.append(f"| {layer['layer']} | {matched} | {quality} | {_short(layer['p'])} |")
     lines += ["", "| measure | what it says |", "|---|---|"]
-    for each in told["differences"]:
+    for each in pair["differences"]:
         facts = "; ".join(f"{name} {_short(value)}" for name, value in each.get("facts", {}).items())
         lines.append(f"| {each['measure']} | {each.get('refused') or facts or 'see --json'} |")
     return "\n".join(lines)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.models.auto.tokenization_auto import AutoTokenizer
 
+from analysis.errors import NotComparable
 from analysis.lab.model import register
 from backend.cli.compare import compare
-from backend.errors import Refusal
+from backend.cli.door import Wanted
+from backend.errors import NotFound, Refusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
@@ -45,8 +49,9 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
     report, latex = tmp_path / "report.html", tmp_path / "differences.tex"
     compare("aux-s1/step-03000", str(renamed), prompts=str(prompts), report=report, latex=latex, as_json=True)
-    told = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(capsys.readouterr().out)["pairs"]
     for layer, order in zip(told["layers"], ORDERS, strict=True):
+        assert layer["p"] <= 0.05
         assert layer["matching"] == {f"E{e}": f"E{to}" for e, to in enumerate(order)}
         assert layer["match_quality"] == pytest.approx(1, abs=1e-6) and layer["null"]["high"] < 0.5
     found = {each["measure"]: each for each in told["differences"]}
@@ -59,6 +64,62 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     assert all(rf"\paragraph{{{each['title']}}}" in tables for each in found.values())
     assert tables.count(r"\bottomrule") == len(found) and r"corrected $p$" in tables
     assert report.stat().st_size > 1_000_000 and "https://" not in report.read_text("utf-8").split("<script>")[0]
+
+
+class Answers:
+    """A door that answers each question with who was asked, and refuses some."""
+
+    def __init__(self, refusing: tuple[str, ...]) -> None:
+        self.refusing = refusing
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def ask(self, wanted: Wanted, progress: object) -> dict[str, Any]:
+        if wanted.checkpoints[-1] == "unknown":
+            raise NotFound("No checkpoint 'unknown'.")
+        if wanted.checkpoints[-1] in self.refusing:
+            raise NotComparable("b has 3 MoE layers")
+        self.asked.append((wanted.measure, tuple(wanted.checkpoints)))
+        values: list[Any] = [[[0.9, "NaN"], ["NaN", 0.8]]] if wanted.measure == "expert_matching" else [0.5]
+        null = {"low": [[[-0.2]]], "high": [[[0.2]]], "how": "planted", "p": [[[0.01]]]}
+        return {"measure": wanted.measure, "values": values, "axes": [{"labels": ["0"]}], "null": null, "facts": {}}
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, refusing: tuple[str, ...] = ()) -> Answers:
+    door = Answers(refusing)
+    monkeypatch.setattr("backend.cli.compare.open_door", lambda settings: nullcontext(door))
+    return door
+
+
+def test_each_of_up_to_three_others_is_taken_against_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    door = answering(monkeypatch, refusing=("C",))
+    compare("A", "B", "C", "D", prompts="some", as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["command"] == "moe-geometry compare A B C D --prompts some --evidence co-selection"
+    assert [(pair["a"], pair["b"]) for pair in told["pairs"]] == [("A", "B"), ("A", "C"), ("A", "D")]
+    first, apart, last = told["pairs"]
+    for pair in (first, last):
+        [layer] = pair["layers"]
+        assert layer["matching"] == {"E0": "E0", "E1": "E1"} and layer["p"] == 0.01
+    assert apart["layers"] == [] and apart["matching"]["refused"] == "b has 3 MoE layers"
+    assert all(each["refused"] == "b has 3 MoE layers" for each in apart["differences"])
+    assert {ends for _, ends in door.asked} == {("A", "B"), ("A", "D")}
+    asked = {name for name, _ in door.asked}
+    assert {"violation_difference", "entropy_difference", "load_difference", "router_drift"} <= asked
+    compare("A", "B", "C", prompts="some")
+    table = capsys.readouterr().out
+    assert "A (a) and C (b) on some\n\nExperts are not matched: b has 3 MoE layers" in table
+
+
+def test_a_name_nobody_knows_and_sides_of_which_nothing_can_be_compared_end_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, refusing=("C",))
+    with pytest.raises(NotFound, match="'unknown'"):
+        compare("A", "B", "unknown", prompts="some")
+    with pytest.raises(Refusal, match="b has 3 MoE layers"):
+        compare("A", "C", prompts="some")
 
 
 def test_a_report_that_is_no_html_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -26,20 +26,15 @@ def answered(measure: str) -> dict:
 def compared() -> dict:
     matching = answered("expert_matching")
     refused = {"measure": "subspace_drift", "title": "Subspace drift", "refused": f"it cannot be: {MARKUP}"}
-    return {
-        "a": ENDS[0],
-        "b": MARKUP,
-        "prompts": "four-tasks",
-        "command": "moe-geometry compare",
-        "matching": matching,
-        "differences": [answered("load_difference"), refused],
-    }
+    differences = [answered("load_difference"), refused]
+    pair = {"a": ENDS[0], "b": MARKUP, "matching": matching, "differences": differences}
+    return {"prompts": "four-tasks", "command": "moe-geometry compare", "pairs": [pair]}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_report_opens_offline_and_draws_everything(browser: Browser, tmp_path: Path, scheme) -> None:
     file = tmp_path / "report.html"
-    file.write_text(build([compared()]), "utf-8")
+    file.write_text(build(compared()), "utf-8")
     context = browser.new_context(offline=True, color_scheme=scheme)
     page, wrong = context.new_page(), []
     page.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)

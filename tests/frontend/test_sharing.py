@@ -37,7 +37,8 @@ async def test_a_report_is_one_file_of_every_difference_of_each_against_the_base
     page = response.text.split("<script>")[0]
     for other in ("free", "kmeans"):
         assert f"<h1>aux/step-02000 and {other}/step-02000</h1>" in page
-        assert f"moe-geometry compare aux/step-02000 {other}/step-02000 --prompts four-tasks" in page
+    ends = "aux/step-02000 free/step-02000 kmeans/step-02000"
+    assert page.count(f"moe-geometry compare {ends} --prompts four-tasks") == 1
     assert page.count("<h2>Load difference</h2>") == 2 and "0 → 1, 1 → 2" in page and "7 → none" in page
     assert page.count('<div id="figure-') == 4 and "https://" not in page
 
@@ -52,8 +53,8 @@ async def test_taking_a_report_asks_nothing_and_names_what_is_missing():
 async def test_all_pairs_of_experts_are_drawn_and_called_nobodys_match(make_answer, axis):
     def told(values):
         answer = make_answer(values, [axis("layer", 1), axis("expert", 2), axis("expert_b", 2)])
-        pair = {"a": "one", "b": "other", "prompts": "some", "command": "moe-geometry compare", "differences": []}
-        return build([pair | {"matching": {"answer": answer}}]).split("<script>")[0]
+        pair = {"a": "one", "b": "other", "matching": {"title": "Matching", "answer": answer}, "differences": []}
+        return build({"prompts": "some", "command": "moe-geometry compare", "pairs": [pair]}).split("<script>")[0]
 
     assert "Which expert is which" not in told([[[0.9, 0.1], [0.2, 0.8]]])
     assert "0 → 1, 1 → none" in told([[[np.nan, 0.9], [np.nan, np.nan]]])
