@@ -41,7 +41,7 @@ def apart(
 
 def moved(
     sides: tuple[Inputs, Inputs], pairs: Partners, n: int, weighting: Weighting, generator: torch.Generator
-) -> dict[str, int | float | str]:
+) -> tuple[dict[str, int | float | str], Float[Tensor, "layer 1"]]:
     """Whether experts lie farther from their partners than sides do that exchanged blocks of prompts.
 
     If b does to these prompts what a does, then which of the two a block's rows came from is a coin's toss, whatever
@@ -50,6 +50,7 @@ def moved(
 
     Returns:
         Facts: layers whose mean over experts is beyond the largest of all layers by exchange, and the p of the largest.
+        Then the p of each layer, corrected for all of them; NaN where there is nothing to exchange.
 
     Source:
         Fisher 1935, paired exchange; all ways to do so if they are few enough. Max-statistic over layers, each in
@@ -65,12 +66,15 @@ def moved(
         found = torch.cat([_distances(rows, size, part) for part in ways.split(_at_once(rows, size))])
         means.append(found.masked_fill(found.isnan().any(0), torch.nan).nanmean(-1))
     observed, *drawn = torch.stack(means, 1)
-    found, p = beyond(beyond_chance(observed, torch.stack(drawn))) if drawn else (0, float("nan"))
-    return {
+    none = torch.full_like(observed, torch.nan)
+    by_layer = beyond_chance(observed, torch.stack(drawn)) if drawn else none
+    found, p = beyond(by_layer)
+    facts: dict[str, int | float | str] = {
         "layers that moved beyond exchange (max-statistic)": f"{found} of {len(pairs)}",
         "exchanges of blocks of prompts": len(drawn),
         "sign-flip p": p,
     }
+    return facts, by_layer[:, None]
 
 
 @dataclass(frozen=True)

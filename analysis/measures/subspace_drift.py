@@ -91,12 +91,13 @@ def null(
     how = f"{DRAWS:,} pairs of random {axes}-dimensional subspaces in {model} dimensions"
     within, between = _halves(a, b, partners(a, b, matching), n, weighting)
     both = ~(between - within).isnan()
-    facts = moved((a, b), partners(a, b, matching), n, weighting, generator) | {
+    facts, by_layer = moved((a, b), partners(a, b, matching), n, weighting, generator)
+    facts |= {
         "between halves of one side": float(within[both].mean()),
         "between halves of both sides": float(between[both].mean()),
         "experts farther apart than their own halves": f"{int((between > within).sum())} of {int(both.sum())}",
     }
-    return Chance(drawn.mean(), *central_band(drawn), how, facts)
+    return Chance(drawn.mean(), *central_band(drawn), how, facts, by_layer)
 
 
 def _size(sides: tuple[Inputs, ...], n: int, model: int) -> Cut:

@@ -32,9 +32,12 @@ def sides(world, seed, planted=None, noise=0.5):
     return tuple(Inputs(world.SHAPE, state) for state in states)
 
 
+def asked(pair, seed=0):
+    return moved(pair, torch.arange(6).expand(3, -1), 2, "plain", torch.Generator().manual_seed(seed))
+
+
 def facts(world, pair, seed=0):
-    own = torch.arange(6).expand(3, -1)
-    return moved(pair, own, 2, "plain", torch.Generator().manual_seed(seed))
+    return asked(pair, seed)[0]
 
 
 @pytest.mark.slow
@@ -46,7 +49,8 @@ def test_where_nothing_moved_the_p_has_its_nominal_size(world):
 
 
 def test_what_moved_is_found_in_its_layer(world):
-    told = facts(world, sides(world, 0, planted=1))
+    told, p = asked(sides(world, 0, planted=1))
+    assert (p <= 0.05)[:, 0].tolist() == [False, True, False]
     # Seven blocks may change sides: 127 ways, all of them tried.
     assert told["exchanges of blocks of prompts"] == 2 ** (BLOCKS - 1) - 1
     assert told["sign-flip p"] == 1 / 128
