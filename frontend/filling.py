@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from frontend.answer import Answer
@@ -13,7 +14,7 @@ from frontend.beyond import filtered
 from frontend.client import Client, Job, NotAsked, Refusal
 from frontend.clock import clock_of
 from frontend.figure import Figure, height_of, sent
-from frontend.order import in_order
+from frontend.order import by_number, in_order, reorders
 from frontend.panel import Panel, plate
 from frontend.places import Asked, Place, questions
 from frontend.state import Material, PageState, knob_values
@@ -57,7 +58,7 @@ def compose(place: Place, state: PageState, material: Material, found: Sequence[
     """One panel from what came back for each of its questions."""
     measure = material.measure(place.measure) or {}
     jobs = tuple(o for _, o in found if isinstance(o, Job))
-    sides = _sides(found)
+    sides = _sides(place, found)
     base = Panel(
         place=place,
         measure=measure,
@@ -99,11 +100,16 @@ def _no(outcome: Outcome) -> str:
     return str(outcome) if isinstance(outcome, Refusal) else outcome.refused if isinstance(outcome, NotAsked) else ""
 
 
-def _sides(found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
+def _sides(place: Place, found: Sequence[tuple[Asked, Outcome]]) -> tuple[Side, ...]:
+    """The answers as sides; where experts of several stand beside each other, all but A say in which order."""
     given = [(a, o) for a, o in found if isinstance(o, Answer)]
     matchings = {a.label: o for a, o in given if a.role == "matching"}
-    sides = (Side(a.role, a.label, o) for a, o in given if a.role != "matching")
-    return tuple(in_order(s, matchings[s.role]) if s.role in matchings else s for s in sides)
+    sides = tuple(Side(a.role, a.label, o) for a, o in given if a.role != "matching")
+    if not place.matching:
+        return sides
+    told = {role: partial(in_order, matching=matching) for role, matching in matchings.items()}
+    ordered = (s.role != "a" and reorders(tuple(axis.name for axis in s.answer.axes)) for s in sides)
+    return tuple(told.get(s.role, by_number)(s) if moves else s for s, moves in zip(sides, ordered, strict=True))
 
 
 def _apart(place: Place, found: Sequence[tuple[Asked, Outcome]]) -> str:

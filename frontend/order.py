@@ -26,6 +26,11 @@ def reorders(axes: tuple[str, ...]) -> bool:
     return axes[:1] == ("layer",) and any(name.startswith("expert") for name in axes)
 
 
+def by_number(side: Side) -> Side:
+    """A side whose experts stay where their own numbers put them, and that says so."""
+    return replace(side, label=f"{side.label}, its own numbers")
+
+
 def in_order(side: Side, matching: Answer) -> Side:
     """A side with its experts under the numbers of those of A that they match; blank where one of A has no match."""
     found = np.isfinite(matching.values)

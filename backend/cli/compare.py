@@ -30,7 +30,9 @@ def compare(
     d: Annotated[str | None, typer.Argument(help="A fourth.")] = None,
     *,
     prompts: Annotated[str, typer.Option(help="A file (.jsonl, .csv, .txt) or the name of a set.")],
-    evidence: Annotated[str, typer.Option(help="What experts are matched by.")] = "co-selection",
+    evidence: Annotated[
+        str, typer.Option(help="What experts are matched by; each difference says its order.")
+    ] = "co-selection",
     report: Annotated[Path | None, typer.Option(help="Also write one HTML file that opens offline.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write a .tex file: a table for each difference.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Matching by layer, and every difference.")] = False,

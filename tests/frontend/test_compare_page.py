@@ -35,7 +35,8 @@ async def test_side_by_side_in_matched_order_each_expert_of_b_stands_under_its_m
     assert np.array_equal(moved.answer.values[:, :-1], b.answer.values[:, 1:])
     assert np.isnan(moved.answer.values[:, -1]).all()
     assert np.array_equal(moved.answer.interval.low[:, :-1], b.answer.interval.low[:, 1:])
-    assert "matched to a" in moved.label and "matched" not in b.label
+    assert "matched to a" in moved.label and b.label.endswith(", its own numbers")
+    assert "its own numbers" not in a.label + own.label
     assert moved.answer.axes[1].labels[0] == "match of 0"
     assert [s.role for s in matched.panel.sides] == ["a", "b"]
 
