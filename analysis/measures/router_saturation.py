@@ -55,12 +55,12 @@ def router_saturation(steps: tuple[Inputs, ...], *, top1: bool = False) -> Value
         is saturated from its first step. A busy expert is shared by accident, above the chance of even loads; the p
         keeps loads, and asks whether a step shares more with the last than where prompts stand beside other prompts.
     """
-    shared = _shared(steps, top1)
-    values = shared.mean(0)
+    chosen = _choices(steps, top1)
+    values = _shared(chosen, chosen[-1])
     layers = steps[-1].shape.layers
     facts: dict[str, int | float | str] = {"final step": steps[-1].label or str(len(steps) - 1)}
     facts |= {f"first step: {name}": told for name, told in over_layers(values[0], layers, "lowest").items()}
-    return Values(values, facts=facts, caveats=("NaN: no token was routed.",) if not len(shared) else ())
+    return Values(values, facts=facts, caveats=("NaN: no token was routed.",) if not len(chosen[-1]) else ())
 
 
 @router_saturation.chance
@@ -96,8 +96,9 @@ def _settled(
     tokens, *rest = steps[-1].token_routes["indices"].shape
     draws = min(DRAWS, max(FEWEST, _DRAWN_NUMBERS // (tokens * len(steps) * math.prod(rest))))
     orders = [beside_another_prompt(steps[-1].token_routes["prompt"], generator) for _ in range(draws)]
-    drawn = torch.stack([_shared(steps, top1, order).mean(0)[:-1] for order in orders])
-    by_cell = beyond_chance(_shared(steps, top1).mean(0)[:-1].flatten(), drawn.flatten(1))
+    *chosen, final = _choices(steps, top1)
+    drawn = torch.stack([_shared(chosen, final[order]) for order in orders])
+    by_cell = beyond_chance(_shared(chosen, final).flatten(), drawn.flatten(1))
     found, p = beyond(by_cell)
     facts: dict[str, int | float | str] = {
         "cells more settled than chance (max-statistic)": f"{found} of {len(by_cell)}",
@@ -107,14 +108,11 @@ def _settled(
     return facts, torch.cat([by_cell.view(-1, last.shape[1]), last])
 
 
-def _shared(
-    steps: tuple[Inputs, ...], top1: bool, order: Int[Tensor, " token"] | None = None
-) -> Float[Tensor, "token step layer"]:
-    """Of each token with itself at the last step, or with the one that stands at its place in this order."""
+def _choices(steps: tuple[Inputs, ...], top1: bool) -> list[Int[Tensor, "token layer k"]]:
+    """The experts of each token at each step, once the steps are known to be of the same tokens and shape."""
     if len(steps) < 2:
         raise TooFew(f"{len(steps)} step: saturation compares each with the last, so it needs two")
     final = steps[-1]
-    chosen = [_chosen(step.token_routes, top1) for step in steps]
     for step in steps:
         same = step.shape.layers == final.shape.layers and step.shape.experts == final.shape.experts
         if not same or step.shape.top_k != final.shape.top_k:
@@ -123,11 +121,17 @@ def _shared(
             )
         if not all(torch.equal(step.token_routes[n], final.token_routes[n]) for n in ("prompt", "position", "token")):
             raise NotComparable(f"step {step.label or '?'} cut the prompts into other tokens than the last")
+    return [_chosen(step.token_routes, top1) for step in steps]
+
+
+def _shared(
+    chosen: list[Int[Tensor, "token layer k"]], final: Int[Tensor, "token layer k"]
+) -> Float[Tensor, "step layer"]:
+    """Mean over tokens of the share of each step's experts that are among the final ones."""
     # A table of who is in the final set is read k times, where comparing all pairs would cost k squared.
-    width = max([steps[-1].shape.experts, *(int(one.max()) + 1 for one in chosen if one.numel())])
-    last = chosen[-1] if order is None else chosen[-1][order]
-    member = torch.zeros(*last.shape[:2], width, dtype=torch.bool).scatter_(-1, last, True)
-    return torch.stack([member.gather(-1, one).double().mean(-1) for one in chosen], 1)
+    width = max((int(one.max()) + 1 for one in (*chosen, final) if one.numel()), default=1)
+    member = torch.zeros(*final.shape[:2], width, dtype=torch.bool).scatter_(-1, final, True)
+    return torch.stack([member.gather(-1, one).double().mean(-1).mean(0) for one in chosen])
 
 
 def _chosen(routes: State, top1: bool) -> Int[Tensor, "token layer k"]:

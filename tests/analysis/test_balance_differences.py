@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from analysis import exchanged
 from analysis.inference import evaluate
+from analysis.loads import evenness
 from analysis.measure import Inputs, get
 from analysis.result import Reason
 
@@ -67,41 +68,28 @@ def test_a_layer_that_was_unbalanced_is_found_and_no_other(name, world):
 def test_equally_hot_experts_of_other_numbers_differ_at_the_level_and_by_number_far_above(world, monkeypatch):
     """As two runs have them: mixed by number, a hot and an idle expert make chance too narrow."""
     monkeypatch.setattr(exchanged, "DRAWS", 99)
-    draws = 60
-    pairs = [(_counts(seed, 0), _counts(1000 + seed, 1)) for seed in range(draws)]
-    by_load = _rejected(world.SHAPE, pairs)
+    batch, draws = world.routes(lengths=(20,) * 16), 60
+    pairs = [(liking(batch, seed, 0, world), liking(batch, 1000 + seed, 1, world)) for seed in range(draws)]
+    by_load = rejected(pairs)
     monkeypatch.setattr(exchanged, "_in_order_of_load", lambda counts: counts)
-    assert by_load <= binom.ppf(0.999, draws, 0.05) < _rejected(world.SHAPE, pairs)
+    assert by_load <= binom.ppf(0.999, draws, 0.05) < rejected(pairs)
 
 
-def _counts(seed, hot, prompts=16, layers=3, tokens=20):
+def liking(batch, seed, hot, world):
     """Prompts with tastes of their own, and one expert that is liked in all of them."""
     generator = torch.Generator().manual_seed(seed)
-    liked = 0.7 * torch.randn(prompts, layers, 1, 6, generator=generator)
+    liked = 0.7 * torch.randn(3, 16, 6, generator=generator)[:, batch.keys.prompt]
     liked[..., hot] += 1.5
-    noise = -torch.log(-torch.log(torch.rand(prompts, layers, tokens, 6, generator=generator)))
-    return torch.zeros(prompts, layers, tokens, 6).scatter_(-1, (liked + noise).topk(2).indices, 1).sum(2)
+    noise = -torch.log(-torch.log(torch.rand(liked.shape, generator=generator)))
+    return side(dataclasses.replace(batch, indices=(liked + noise).topk(2).indices), world)
 
 
-class Counted:
-    """As much of `Inputs` as is exchanged."""
-
-    def __init__(self, shape, counts):
-        self.shape, self.prompt_counts = shape, {"selected": counts}
-
-
-def _rejected(shape, pairs):
-    found = 0
-    for seed, pair in enumerate(pairs):
-        sides = [Counted(shape, counts) for counts in pair]
-        chance = exchanged.exchanged(*sides, "selected", _entropy, torch.Generator().manual_seed(seed))
-        found += chance.facts["sign-flip p"] <= 0.05
-    return found
-
-
-def _entropy(counts):
-    share = counts / counts.sum(-1, keepdim=True)
-    return torch.special.entr(share).sum(-1)
+def rejected(pairs):
+    found = [
+        exchanged.exchanged(*pair, "selected", evenness, torch.Generator().manual_seed(seed))
+        for seed, pair in enumerate(pairs)
+    ]
+    return sum(chance.facts["sign-flip p"] <= 0.05 for chance in found)
 
 
 @each
