@@ -78,7 +78,8 @@ def _states(task: PruneTask, own: Resident) -> Generator[Message, None, Mapping[
     states: dict[str, State] = {}
     for batch in capture(own.model, own.anatomy, own.tokenizer, task.prompts, task.capture, needs):
         for statistic in statistics:
-            state = states.get(statistic.name) or statistic.empty(own.anatomy.shape)
+            # The batch's own shape: a shared expert that cannot be read is not in it.
+            state = states.get(statistic.name) or statistic.empty(batch.layers[0].shape)
             for layer in batch.layers:
                 state = statistic.grow(state, layer)
             states[statistic.name] = state

@@ -15,7 +15,7 @@ from analysis.errors import BadKnob
 from analysis.pruning import random_overlap
 from analysis.saliency import CRITERIA
 from backend.adapters import adapt
-from backend.capture import CaptureOptions
+from backend.capture import NO_SHARED, CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.cli import app
 from backend.edits import edit_from
@@ -24,6 +24,7 @@ from backend.runners.messages import PruneTask, TriedReady
 from tests.backend import tiny_moe, tiny_olmoe
 from tests.backend.edited import TEXTS, edited, run, state
 from tests.backend.test_edit_task import Held
+from tests.backend.test_shared_expert_models import halved
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,19 @@ def test_each_criterion_has_its_list_its_ceiling_and_the_cost_of_the_edit() -> N
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_a_shared_expert_is_on_no_list_whether_it_can_be_read_or_not(spoiled: bool) -> None:
+    model = tiny_moe.build(tiny_moe.qwen2_moe)
+    if spoiled:
+        halved(model)
+    found = planned(model, 0.5, 1)
+    assert (NO_SHARED in found["notes"]) == spoiled
+    for row in found["criteria"]:
+        for layer in row["layers"].values():
+            assert sorted(layer["keep"] + layer["drop"]) == list(range(8)) and len(layer["keep"]) == 4
+
+
 def test_dropping_none_costs_nothing_and_too_many_is_refused() -> None:
     model = tiny_moe.build(tiny_moe.mixtral)
     for row in planned(model, 0.0, 0)["criteria"]:
