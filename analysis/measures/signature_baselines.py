@@ -18,6 +18,7 @@ from analysis.prompt_pairs import distinct_pairs
 from analysis.result import Axis
 from analysis.signatures import Weighting, directions, layer_cosines, said, signatures, weighting_of
 from analysis.statistic import State
+from analysis.used import told
 
 DRAWS = 50
 QUANTITIES = ("within", "across", "permuted", "balanced")
@@ -61,7 +62,8 @@ def signature_baselines(
         over pairs of different texts, the second line's over all such pairs.
 
     Returns:
-        Layer by quantity, 0 to 1. NaN for `balanced` of combine weights.
+        Layer by quantity, 0 to 1. NaN for `balanced` of combine weights. Facts: how many pairs of prompts each mean is
+        of, those without a signature left out; `permuted` is of those of the first two lines together.
 
     Raises:
         TooFew: If there are not two categories, or no category has two prompts.
@@ -85,9 +87,12 @@ def signature_baselines(
     caveats = said(prompt_counts, weighting, shares)
     if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
         caveats += (NO_BALANCE,)
-    return Values(
-        values, (Axis("layer", prompt_counts.shape.layers), Axis("quantity", QUANTITIES)), caveats, _facts(values)
-    )
+    axes = (Axis("layer", prompt_counts.shape.layers), Axis("quantity", QUANTITIES))
+    used = told(within.count[0].long().tolist(), "pairs within") | told(across.count[0].long().tolist(), "pairs across")
+    if not bool(values[:, -1].isnan().any()):
+        there = prompt_counts["tokens"] > 0
+        used["pairs balanced, in every layer"] = int((pairs & there & there[:, None]).sum())
+    return Values(values, axes, caveats, _facts(values) | used)
 
 
 def _facts(values: Float[Tensor, "layer quantity"]) -> dict[str, int | float | str]:

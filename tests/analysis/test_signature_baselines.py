@@ -139,6 +139,18 @@ def test_drawn_answers_do_not_depend_on_the_experts_names(world):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+def test_each_mean_says_of_how_many_pairs_it_is_layer_by_layer(world):
+    """Prompt 0 has tokens, none of which chose an expert in layer 1: three prompts of either category, two of one."""
+    selected = torch.ones(6, 2, 4, dtype=torch.int64)
+    selected[0, 1] = 0
+    facts = asked(state_of(selected, torch.full((6,), 4), 1)).facts
+    assert facts["pairs within in each layer"] == "6, 4" and facts["pairs within"] == 10
+    assert facts["pairs across in each layer"] == "9, 6" and facts["pairs across"] == 15
+    assert facts["pairs balanced, in every layer"] == 15
+    weighed = asked(state_of(selected, torch.full((6,), 4), 1), weighting="weight").facts
+    assert "pairs balanced, in every layer" not in weighed and weighed["pairs within"] == 10
+
+
 def test_one_category_is_refused(world):
     state = blind((20,) * 8, world)
     with pytest.raises(TooFew, match="two categories"):
