@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import reduce
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from analysis.beside import LABEL
 from analysis.result import Interval, Null, Result
 
 if TYPE_CHECKING:
@@ -140,11 +142,12 @@ class Found:
         return f"{side} {words}"
 
 
-def mean_of(result: Result, cells: Cells = ...) -> Found:
+def mean_of(result: Result, cells: Cells | None = None) -> Found:
     """The mean over cells; its bounds are the means of theirs, which is at least as wide as the mean's own.
 
-    No bounds if one of the cells has none.
+    Over all cells of routed experts if none are named. No bounds if one of the cells has none.
     """
+    cells = routed_of(result) if cells is None else cells
     values = result.values[cells]
     there = ~np.isnan(values)
     if not isinstance(result.interval, Interval) or not there.any():
@@ -157,15 +160,25 @@ def mean_of(result: Result, cells: Cells = ...) -> Found:
     return Found(found.value) if math.isnan(found.low + found.high) else found
 
 
+def routed_of(result: Result) -> np.ndarray:
+    """Which cells are of routed experts alone: a shared expert has a row of its own and is in no mean over experts."""
+    masks = [
+        np.array([label != LABEL or not axis.name.startswith("expert") for label in axis.labels])
+        for axis in result.axes
+    ]
+    return np.broadcast_to(reduce(np.logical_and.outer, masks, np.True_), result.values.shape)
+
+
 def pairs_of(result: Result) -> np.ndarray:
-    """Which cells of a table over layers, experts and experts are pairs of different experts."""
-    return np.broadcast_to(~np.eye(result.values.shape[-1], dtype=bool), result.values.shape)
+    """Which cells of a table over layers, experts and experts are pairs of different routed experts."""
+    return routed_of(result) & ~np.eye(result.values.shape[-1], dtype=bool)
 
 
-def chance_of(result: Result, bound: str, cells: Cells = ...) -> float:
-    """The mean over cells of the null's `mean`, `low` or `high`; NaN without a null."""
+def chance_of(result: Result, bound: str, cells: Cells | None = None) -> float:
+    """The mean over cells, as `mean_of` takes them, of the null's `mean`, `low` or `high`; NaN without a null."""
     if not isinstance(result.null, Null):
         return math.nan
+    cells = routed_of(result) if cells is None else cells
     return _mean(np.broadcast_to(getattr(result.null, bound), result.values.shape)[cells])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.result import Axis
 from backend.cli.reproduce import reproduce
 from backend.errors import NotFound, Refusal
 from backend.lab import experiments
@@ -30,6 +32,17 @@ def test_pairs_leave_the_diagonal_out() -> None:
     assert mean_of(table, pairs_of(table)) == Found(3, 0, 1)
     assert chance_of(table, "low", pairs_of(table)) == 6
     assert math.isnan(chance_of(result([1.0]), "high"))
+
+
+def test_a_shared_expert_is_in_no_mean_over_experts() -> None:
+    experts, layers = ("E0", "E1", "shared"), Axis("layer", ("0",))
+    rows = result([[1, 3, 9]], [[0, 1, 9]], [[2, 7, 9]], null=(0, [[4, 6, 90]], 1))
+    rows = dataclasses.replace(rows, axes=(layers, Axis("expert", experts)))
+    assert mean_of(rows) == Found(2, 0.5, 4.5) and chance_of(rows, "low") == 5
+    assert mean_of(rows, ...).value == pytest.approx(13 / 3)
+    table = result([[[1, 2, 9], [4, 1, 9], [9, 9, 1]]])
+    table = dataclasses.replace(table, axes=(layers, Axis("expert", experts), Axis("expert_b", experts)))
+    assert mean_of(table, pairs_of(table)).value == 3
 
 
 def test_a_difference_is_decided_only_where_both_bounds_agree() -> None:
