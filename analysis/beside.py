@@ -1,4 +1,4 @@
-"""The shared expert beside the routed ones: its row and column in a table of pairs, always the last.
+"""The shared expert beside the routed ones: its row, and its column in a table of pairs, always the last.
 
 Sums of it have an axis "beside" of size one, or of size nothing in a model without one, so that what is joined here is
 joined alike in both and nobody asks which it is.
@@ -11,8 +11,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from analysis.expert import Expert
-from analysis.result import Axis
 from analysis.slots import LayerBatch, Shape
+from analysis.used import used
 
 LABEL = "shared"
 """What a figure calls it, where a routed expert is E0, E1, ..."""
@@ -81,20 +81,19 @@ def parted(
     return table[..., :experts, :experts], table[..., experts:, :experts], table[..., experts:, experts:]
 
 
-def axes(shape: Shape) -> tuple[Axis, ...]:
-    """The axes of a table of all experts in each layer.
+def labels(shape: Shape) -> tuple[str, ...]:
+    """What all experts of a layer are called, in the order of their rows.
 
     Returns:
-        layer, expert and expert_b; the last label is "shared" where there is such an expert.
+        E0, E1, ...; the last is "shared" where there is such an expert.
 
     Source:
         Ours.
     """
-    labels = (*(f"E{e}" for e in range(shape.experts)), *([LABEL] if shape.shared else []))
-    return Axis("layer", shape.layers), Axis("expert", labels), Axis("expert_b", labels)
+    return (*(f"E{e}" for e in range(shape.experts)), *([LABEL] if shape.shared else []))
 
 
-def fact(table: Float[Tensor, "layer every every"], shape: Shape) -> dict[str, int | float | str]:
+def fact(table: Float[Tensor, "layer every every"], experts: int) -> dict[str, int | float | str]:
     """The mean over pairs of a routed expert and the shared one.
 
     Returns:
@@ -103,6 +102,19 @@ def fact(table: Float[Tensor, "layer every every"], shape: Shape) -> dict[str, i
     Source:
         Ours: means over pairs of routed experts stay what they are in models without one.
     """
-    if not shape.shared:
-        return {}
-    return {"mean with the shared expert (last row)": float(parted(table, shape.experts)[1].nanmean())}
+    shared = parted(table, experts)[1]
+    return {"mean with the shared expert (last row)": float(shared.nanmean())} if shared.numel() else {}
+
+
+def averages(rows: Float[Tensor, "layer every"], experts: int) -> dict[str, int | float | str]:
+    """The mean over the routed experts that have a number, of how many it is, and the shared expert's mean over layers.
+
+    Returns:
+        Facts in the unit of the rows, and counts; the last fact is missing without a shared expert.
+
+    Source:
+        Ours: an expert without tokens is in no mean, nor is one that serves every token.
+    """
+    routed, shared = rows[:, :experts], rows[:, experts:]
+    facts = {"mean over experts": float(routed.nanmean()), **used(routed, "experts")}
+    return facts | ({"mean of the shared expert (last row)": float(shared.nanmean())} if shared.numel() else {})

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from analysis import beside
 from analysis.alignment import aligned
 from analysis.bounds import EVEN, LEVEL, SAID, Scale, quantile, score_bounds, spread
 from analysis.errors import BadDeclaration, TooFew
@@ -172,7 +173,9 @@ def _axis(name: str, sides: tuple[Inputs, ...], size: int = 0) -> Axis:
         # All states of a side hold the same prompts in the same order: `aligned` has seen to it.
         prompts = next(iter(side.states.values())).prompts
         return Axis(name, prompts.ids, prompts.categories)
-    experts = tuple(f"E{e}" for e in range(side.shape.experts))
+    # A measure that has something to say of a shared expert says it last.
+    experts = beside.labels(side.shape)
+    experts = experts if size == len(experts) else experts[: side.shape.experts]
     steps = tuple(each.label or str(n) for n, each in enumerate(sides))
     counted = tuple(str(n + 1) for n in range(size))
     labels = {"layer": side.shape.layers, "expert": experts, "step": steps, "component": counted}.get(plain)

@@ -172,7 +172,8 @@ class LayerBatch:
     (views) and `shared` the one that every token uses; `gate_in` and `up_in` what goes into phi at each (token, slot),
     NaN where not served, `gate_in` None for experts without a gate; `task_gradient` the gradient of the batch's summed
     next-token cross-entropy by `logits`. `shared_weight` is what the shared expert's
-    output is multiplied by; None, as `shared` is, in a model without one (`shape.shared` of 0).
+    output is multiplied by, `shared_norms` the length of that output; None, as `shared` is, in a model without one
+    (`shape.shared` of 0).
     """
 
     shape: Shape
@@ -195,6 +196,7 @@ class LayerBatch:
     up_in: Float[Tensor, "token k hidden"] | None = None
     task_gradient: Float[Tensor, "token expert"] | None = None
     shared_weight: Float[Tensor, " token"] | None = None
+    shared_norms: Float[Tensor, " token"] | None = None
 
 
 def block_of_token(prompts: Prompts, keys: TokenKeys) -> Int[Tensor, " token"]:

@@ -128,6 +128,35 @@ def shared_rows(common_rows: State) -> State | None:
     return replace(common_rows, statistic="routed_rows", shape=replace(shape, experts=1), arrays=arrays)
 
 
+def bases_beside(
+    routed_rows: State, shared: State | None, cut: Cut, weighting: Weighting, blocks: tuple[int, ...] | None = None
+) -> Float[Tensor, "layer every n model"]:
+    """The leading principal axes of every expert and, last, of what `shared_rows` gave, from as many rows.
+
+    Returns:
+        As `bases`, E + 1 experts with a shared one.
+
+    Source:
+        Ours.
+    """
+    both = [rows for rows in (routed_rows, shared) if rows is not None]
+    return torch.cat([bases(rows, cut, weighting, blocks) for rows in both], 1)
+
+
+def outputs_of(expert_rows: State, layer: int) -> Float[Tensor, "every row model"]:
+    """What the experts of a layer, a shared one last, gave for the sampled tokens.
+
+    Returns:
+        Rows of E or E + 1 experts, in units of the expert output; NaN in empty places.
+
+    Source:
+        Ours.
+    """
+    routed = expert_rows["output"][layer].double().transpose(0, 1)
+    shared = expert_rows["shared"][layer].double()[None] if expert_rows.shape.shared else routed[:0]
+    return torch.cat([routed, shared])
+
+
 def halves(routed_rows: State) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The blocks of prompts in two halves, even and odd.
 
@@ -173,10 +202,7 @@ def split_half(
     counts = torch.stack([row_counts(routed_rows, part) for part in parts])
     # Half of the prompts, half of the bar: an expert that has a distance is to have a floor too.
     size = cut(counts, n, routed_rows.shape.model, matched, _PER_AXIS_OF_HALF)
-    first, second = (
-        torch.cat([bases(rows, size, weighting, part) for rows in (routed_rows, shared) if rows is not None], 1)
-        for part in parts
-    )
+    first, second = (bases_beside(routed_rows, shared, size, weighting, part) for part in parts)
     across = torch.stack([distance(cross_angles(a, b)) for a, b in zip(first, second, strict=True)])
     return Split(across.diagonal(dim1=-2, dim2=-1), (across + across.mT) / 2, size.rows)
 

@@ -34,6 +34,9 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
     which is small where its outputs point everywhere; max_activation, the largest |f_j| of any token and component j;
     max_activation_signed, the largest f_j or 0, as REAP's code has it. The lowest scores are what would be pruned.
 
+    A shared expert has no row: no router chooses it, so it has no n and no selection to lose, and none of these codes
+    would prune it. What it gives beside the others is in `expert_contribution`.
+
     Facts, means over layers: Spearman rank agreement of two halves of the prompts (the ceiling for any agreement), and
     with each other criterion.
 
@@ -44,7 +47,8 @@ def expert_saliency(contribution_sums: State, output_sums: State, *, criterion: 
         max_activation: s_e = max over tokens and components j of |f_e(x)_j|; signed: of f_e(x)_j and 0.
 
     Returns:
-        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0, by ean_ca and by both maxima.
+        Layer by expert, 0 to E. NaN for an expert without tokens where a = 0, by ean_ca and by both maxima. Routed
+        experts only, in a model with a shared one too.
 
     Raises:
         Nothing of its own.

@@ -115,7 +115,8 @@ def grassmann_distance(
             _no_gap(f.variances, size.axes) for f in layers
         ),
     }
-    return Values(values, beside.axes(shape), caveats, facts | beside.fact(values, shape), {"bases": spans.float()})
+    facts |= beside.fact(values, shape.experts)
+    return Values(values, caveats=caveats, facts=facts, arrays={"bases": spans.float()})
 
 
 @grassmann_distance.chance

@@ -100,9 +100,9 @@ def jacobian_alignment(
         "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
         "pairs": int((~pairs.isnan()).sum()),
         "fewest tokens of a mean": int(counts.min()),
-    } | beside.fact(found, shape)
+    } | beside.fact(found, shape.experts)
     caveats = without_tokens(counts) or _flat(found)
-    return Values(found, beside.axes(shape), caveats, facts, {"gram": gram.float()})
+    return Values(found, caveats=caveats, facts=facts, arrays={"gram": gram.float()})
 
 
 @jacobian_alignment.chance

@@ -71,9 +71,9 @@ def output_similarity(output_sums: State, *, likeness: Likeness = "angular", of:
         "largest": float(pairs[~pairs.isnan()].max()) if bool((~pairs.isnan()).any()) else float("nan"),
         "pairs": int((~pairs.isnan()).sum()),
         "common tokens": int(tokens.min()),
-    } | beside.fact(found, shape)
+    } | beside.fact(found, shape.experts)
     silent = ("NaN: an expert whose output is 0 has no direction.",) if bool(found.isnan().any()) else ()
-    return Values(found, beside.axes(shape), without_tokens(tokens, "layer(s)") or silent, facts)
+    return Values(found, caveats=without_tokens(tokens, "layer(s)") or silent, facts=facts)
 
 
 @output_similarity.chance

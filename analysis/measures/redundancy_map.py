@@ -63,7 +63,7 @@ def redundancy_map(
     `centroid cosine` of the mean tokens they served, minus the mean of all tokens. y: Jacobian alignment over the
     common tokens. `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first,
     layer by layer. A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside
-    it.
+    it. Pairs are of routed experts: a shared one serves every token and is no candidate.
 
     Formula:
         x_ef = |U_e'U_f|_F^2 / n, n = 10;  y_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F)

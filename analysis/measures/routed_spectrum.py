@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from analysis import beside
 from analysis.linalg import principal_axes
 from analysis.measure import Chance, Values, measure
 from analysis.result import Reason
 from analysis.spec import EMPTY
 from analysis.spectra import Quantity, spread
 from analysis.statistic import State
-from analysis.subspaces import AxisCount, Cut, Weighting, cut, principal, row_counts, said, why_nan
+from analysis.subspaces import (
+    AxisCount,
+    Cut,
+    Weighting,
+    cut,
+    outputs_of,
+    principal,
+    row_counts,
+    said,
+    shared_rows,
+    why_nan,
+)
 
 Of = Literal["inputs", "outputs"]
 DRAWS = 40
@@ -48,7 +61,8 @@ def routed_spectrum(
     entropy of v / sum v. Inputs are those of the tokens it served: g x (`scaled`), x counted g times (`weighted`) or x
     (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all, once
     each: `weighting` and `matched` have no part in them. In a rank of inputs `n` says only how few rows are too few,
-    in one of outputs nothing.
+    in one of outputs nothing. A shared expert has the last row: its inputs are those of all tokens, from as many rows
+    as the others give, its g the gate on its output, 1 without one.
 
     Formula:
         R_e = sum over i <= n of v_i / sum_i v_i;  v_1 >= v_2 >= ...: eigenvalues of the covariance of g x
@@ -57,7 +71,8 @@ def routed_spectrum(
 
     Returns:
         Layer by expert: 0 to 1 (`explained`), or 1 to d directions. NaN for an expert with too few rows, or whose rows
-        do not vary.
+        do not vary. Where a shared expert serves every token, E + 1 experts, that one last; the mean over experts
+        leaves it out and has it as a fact.
 
     Raises:
         BadKnob: If n is below 1.
@@ -67,22 +82,23 @@ def routed_spectrum(
 
     Caveat:
         Fewer rows alone give fewer directions: no rank exceeds the rows less one. Compare at the same number of rows
-        only, with the band of as many tokens of the whole layer, which a dense layer or a shared expert would see.
+        only, with the band of as many tokens of the whole layer, which a dense layer would see, and with a shared
+        expert, which sees just these.
     """
-    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
+    shape, shared = routed_rows.shape, shared_rows(common_rows)
+    size = cut(row_counts(routed_rows), n, shape.model, matched)
     facts: dict[str, int | float | str] = {"axes": size.axes}
     if of == "outputs":
-        variances, shared = _outputs(expert_rows)
+        values = torch.stack([spread(each, quantity, size.axes) for each in _outputs(expert_rows)])
         facts["rows per expert"] = int((expert_rows["hash"] != EMPTY).sum(-1).min())
-        if not bool(shared.isnan().all()):
-            facts["shared expert"] = float(spread(shared, quantity, size.axes).nanmean())
         caveats = (OF_OUTPUTS if quantity == "explained" else OF_OUTPUT_RANKS,)
     else:
-        variances = torch.stack([found.variances for found in principal(routed_rows, size, weighting)])
+        every = [rows for rows in (routed_rows, shared) if rows is not None]
+        values = torch.cat([_inputs(rows, size, weighting, quantity) for rows in every], 1)
         facts["rows per expert"] = size.rows if matched else f"{size.least} to {size.rows}"
-        caveats = why_nan(row_counts(routed_rows) >= size.least, size) + said(size, n, matched)
-    values = spread(variances, quantity, size.axes)
-    facts["mean over experts"] = float(values.nanmean())
+        known = torch.cat([row_counts(rows) >= size.least for rows in every], 1)
+        caveats = why_nan(known, size) + said(size, n, matched)
+    facts |= beside.averages(values, shape.experts)
     if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
         caveats += ("NaN: rows that are all the same have no spectrum.",)
     return Values(values, caveats=caveats, facts=facts)
@@ -104,8 +120,8 @@ def null(
     """The spectrum of as many tokens of the layer, drawn blindly: what routing without preference would show.
 
     Returns:
-        Mean and 95 % band per layer; fact `all tokens`, the mean over layers. None for outputs, which are of the same
-        tokens for all experts, nor where experts differ in rows.
+        Mean and 95 % band per layer, and of a shared expert, whose g are its own; fact `all tokens`, the mean over
+        layers. None for outputs, which are of the same tokens for all experts, nor where experts differ in rows.
 
     Source:
         Ours: the dense control at matched rows, weights shuffled over tokens.
@@ -115,16 +131,20 @@ def null(
     if not matched:
         return Reason("experts differ in their number of rows; matched rows have a band")
     size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched)
-    drawn = []
-    for layer in range(len(routed_rows.shape.layers)):
-        rows = common_rows["input"][layer][common_rows["hash"][layer] != EMPTY].double()
-        # Sorted: which expert a weight came from is not to matter.
-        weights = routed_rows["weight"][layer][routed_rows["hash"][layer] != EMPTY].double().sort().values
-        drawn.append(spread(_blind(rows, weights, size, weighting, generator), quantity, size.axes))
-    found = torch.stack(drawn, 1)
-    mean, half = found.mean(0)[:, None], 1.96 * found.std(0)[:, None]
+    every = [rows for rows in (routed_rows, shared_rows(common_rows)) if rows is not None]
+    bands = []
+    for own in every:
+        drawn = []
+        for layer, there in enumerate(common_rows["hash"] != EMPTY):
+            rows = common_rows["input"][layer][there].double()
+            # Sorted: which expert a weight came from is not to matter.
+            weights = own["weight"][layer][own["hash"][layer] != EMPTY].double().sort().values
+            drawn.append(spread(_blind(rows, weights, size, weighting, generator), quantity, size.axes))
+        bands.append(torch.stack(drawn, 1)[..., None].expand(-1, -1, own.shape.experts))
+    found = torch.cat(bands, -1)
+    mean, half = found.mean(0), 1.96 * found.std(0)
     how = f"{DRAWS} blind draws of {size.rows} of the layer's tokens, mean and 1.96 standard deviations"
-    return Chance(mean, mean - half, mean + half, how, {"all tokens": float(found.mean())})
+    return Chance(mean, mean - half, mean + half, how, {"all tokens": float(found[..., 0].mean())})
 
 
 def _blind(
@@ -143,16 +163,13 @@ def _blind(
     return torch.stack(found) if found else torch.full((DRAWS, 1), torch.nan, dtype=torch.float64)
 
 
-def _outputs(
-    expert_rows: State,
-) -> tuple[Float[Tensor, "layer expert direction"], Float[Tensor, "layer direction"]]:
-    """Variances of every expert's outputs and of a shared expert's."""
-    there = expert_rows["hash"] != EMPTY
-    experts, shared = [], []
-    for layer, weights in enumerate(there.double()):
-        every = expert_rows["output"][layer].double().nan_to_num(0).transpose(0, 1)
-        experts.append(principal_axes(every, weights.expand(every.shape[:2]), 1).variances)
-        own = expert_rows["shared"][layer].double()
-        known = bool((~own[there[layer]].isnan()).all())
-        shared.append(principal_axes(own.nan_to_num(0), weights, 1).variances * (1.0 if known else torch.nan))
-    return torch.stack(experts), torch.stack(shared)
+def _inputs(rows: State, size: Cut, weighting: Weighting, quantity: Quantity) -> Float[Tensor, "layer expert"]:
+    found = torch.stack([each.variances for each in principal(rows, size, weighting)])
+    return spread(found, quantity, size.axes)
+
+
+def _outputs(expert_rows: State) -> Iterator[Float[Tensor, "every direction"]]:
+    """Variances of every expert's outputs, layer by layer."""
+    for layer, there in enumerate(expert_rows["hash"] != EMPTY):
+        every = outputs_of(expert_rows, layer).nan_to_num(0)
+        yield principal_axes(every, there.double().expand(every.shape[:2]), 1).variances

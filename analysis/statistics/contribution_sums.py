@@ -10,7 +10,7 @@ from torch import Tensor
 from analysis.slots import BLOCKS, LayerBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
-_CELL = ("block", "layer", "expert")
+_CELL, _BESIDE = ("block", "layer", "expert"), ("block", "layer", "beside")
 
 
 @statistic(
@@ -25,12 +25,15 @@ _CELL = ("block", "layer", "expert")
         "norm_max": Spec(_CELL, merge="max"),
         "component_max": Spec(_CELL, merge="max"),
         "component_size_max": Spec(_CELL, merge="max"),
+        "shared_served": Spec(_BESIDE, torch.int64),
+        "shared_weighted_norm": Spec(_BESIDE),
     },
 )
 def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
     """Sums over served (token, slot) pairs of g, |f|, |f|^2, g|f| and g^2|f|^2; the largest |f|, f_j and |f_j|.
 
-    One `LayerBatch` fills one layer; the others stay zero (-inf for a maximum), which merging leaves alone.
+    One `LayerBatch` fills one layer; the others stay zero (-inf for a maximum), which merging leaves alone. A shared
+    expert serves every token: `shared_*` are how many, and its sum of g|f|.
 
     Returns:
         Sums in units of the expert output; `norm_max`, `component_max` (the largest component of any output) and
@@ -67,4 +70,18 @@ def contribution_sums(batch: LayerBatch) -> dict[str, Tensor]:
         "norm_max": largest(norm),
         "component_max": largest(most),
         "component_size_max": largest(torch.maximum(most, -least)),
+        **_of_shared(batch),
     }
+
+
+def _of_shared(batch: LayerBatch) -> dict[str, Tensor]:
+    """Over all tokens, since all of them are its own."""
+    served = torch.zeros(BLOCKS, len(batch.shape.layers), min(batch.shape.shared, 1), dtype=torch.int64)
+    served = served.to(batch.expert_input.device)
+    given = served.double()
+    if batch.shape.shared:
+        assert batch.shared_weight is not None and batch.shared_norms is not None
+        block = block_of_token(batch.prompts, batch.keys)
+        served[:, batch.layer, 0] = torch.bincount(block, minlength=BLOCKS)
+        given[:, batch.layer, 0].index_add_(0, block, (batch.shared_weight.double() * batch.shared_norms.double()))
+    return {"shared_served": served, "shared_weighted_norm": given}

@@ -38,6 +38,7 @@ _BESIDE, _SHARED = ("block", "layer", "beside"), ("block", "layer", "shared")
         "shared_common_gate": Spec(_SHARED),
         "shared_common_up": Spec(_SHARED),
         "shared_products": Spec((*_BESIDE, "expert"), routed=False),
+        "shared_energy": Spec(_BESIDE),
         "shared_square": Spec((*_BESIDE, "beside_b")),
         "shared_drawn": Spec(("block", "layer", "beside", 2, 3, PAIRS)),
     },
@@ -91,7 +92,7 @@ def _of_common(batch: LayerBatch) -> dict[str, Tensor]:
     block, order = block_of_token(batch.prompts, batch.keys)[rows], _by_size(every[:experts])
     zeros = lambda *size: torch.zeros(*size, dtype=torch.float64, device=device)  # noqa: E731
     sums, shared = zeros(2, BLOCKS, experts, batch.shape.hidden), zeros(2, BLOCKS, batch.shape.shared)
-    energy, products = zeros(BLOCKS, experts), zeros(BLOCKS, len(every), len(every))
+    energy, products = zeros(BLOCKS, len(every)), zeros(BLOCKS, len(every), len(every))
     drawn = zeros(BLOCKS, len(every) - experts + 1, 2, 3, PAIRS)
     for part in chunks(torch.arange(len(rows), device=device)):
         x, images, mixes = batch.expert_input[rows[part]], [], []
@@ -102,14 +103,14 @@ def _of_common(batch: LayerBatch) -> dict[str, Tensor]:
             images.append(found.image)
             mixes.append(mixed(found, order.index(index) if index < experts else index))
             _add(sums[:, :, index] if index < experts else shared, block[part], found.slopes)
-            if index < experts:
-                each = sketched_energy((exact.gate, exact.up, exact.down), found.slopes)
-                energy[:, index].index_add_(0, block[part], each)
+            each = sketched_energy((exact.gate, exact.up, exact.down), found.slopes)
+            energy[:, index].index_add_(0, block[part], each)
         image, ranked = torch.stack(images, 1), torch.stack([mixes[index] for index in order], 1)
         products.index_add_(0, block[part], (image @ image.mT).double())
         for place, beside in enumerate([None, *mixes[experts:]]):
             drawn[:, place].index_add_(0, block[part], drawn_pairs(ranked, beside))
-    found = {"common": torch.bincount(block, minlength=BLOCKS), "energy": energy}
+    found = {"common": torch.bincount(block, minlength=BLOCKS)}
+    found |= {"energy": energy[:, :experts], "shared_energy": energy[:, experts:]}
     found |= {"common_gate": sums[0], "common_up": sums[1]}
     found |= {"shared_common_gate": shared[0], "shared_common_up": shared[1]}
     found |= {"drawn": drawn[:, 0], "shared_drawn": drawn[:, 1:]}

@@ -17,7 +17,7 @@ from analysis.statistic import NEEDS
 from backend.adapters.anatomy import Anatomy
 from backend.adapters.law import TOKENS, Verified, verify
 from backend.adapters.watch import Extra, Trace, watch
-from backend.capture.assemble import Routed, layer_batch, route_batch, routed_of, with_experts
+from backend.capture.assemble import Routed, layer_batch, route_batch, routed_of, with_experts, with_shared_norms
 from backend.capture.backward import run_with_gradients
 from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, encode, keys_of, padded, prompts_of
 
@@ -177,8 +177,10 @@ class Run:
         return Extra(layers=layers, norms="outputs" in self.needs, gate="gate" in self.needs)
 
     def layer_batch(self, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed) -> LayerBatch:
-        """One layer of a micro-batch, with its experts where a statistic reads them."""
+        """One layer of a micro-batch, with its experts, and what the shared one gives, where a statistic reads them."""
         batch = layer_batch(self.anatomy, index, tokens, trace, routed)
+        if "outputs" in self.needs:
+            batch = with_shared_norms(self.anatomy.layers[index], batch)
         return with_experts(self.anatomy.layers[index], batch) if "experts" in self.needs else batch
 
     def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:

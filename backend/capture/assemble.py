@@ -101,6 +101,18 @@ def with_experts(layer: MoeLayer, batch: LayerBatch) -> LayerBatch:
     return replace(batch, experts=experts, shared=layer.shared() if batch.shape.shared else None)
 
 
+def with_shared_norms(layer: MoeLayer, batch: LayerBatch) -> LayerBatch:
+    """The same batch with the length of what the shared expert makes of each token, in float32, where there is one.
+
+    Asked anew: what a block does with that output differs by family, and it is one expert.
+    """
+    shared = layer.shared() if batch.shape.shared else None
+    if shared is None:
+        return batch
+    with torch.no_grad():
+        return replace(batch, shared_norms=shared(batch.expert_input).float().norm(dim=-1))
+
+
 def probabilities(logits: Tensor, trace: Trace) -> Tensor:
     """Softmax or normalised sigmoid of the logits, whichever the model's own combine weights are proportional to.
 

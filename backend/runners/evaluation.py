@@ -78,7 +78,9 @@ def _inputs(asked: Measure, side: SideFiles, residents: Residents, merged: Merge
             raise TooFew(f"{asked.name} reads neither weights nor states of any prompt")
         return Inputs(next(iter(states.values())).shape, states, label=side.label)
     anatomy = residents.get(side.checkpoint).anatomy
-    return Inputs(anatomy.shape, states, {name: anatomy.slot(name) for name in slots}, side.label)
+    # An optional slot is of the shared expert: None to a measure where the model has none.
+    held = {name: anatomy.slot(name) for name in slots if anatomy.shape.shared or not SLOTS[name].optional}
+    return Inputs(anatomy.shape, states, held, side.label)
 
 
 def _slots(asked: Measure) -> tuple[str, ...]:

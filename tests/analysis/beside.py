@@ -31,7 +31,8 @@ def with_shared(world, make, lengths=(20,) * 16, seed=0):
         more = {"experts": own, "expert_input": x, "router_input": x, "gate_in": gate_in, "up_in": up_in}
         shape = dataclasses.replace(batch.shape, shared=shared.up.shape[0])
         weight = (x[:, 0] - x[:, 1]).sigmoid()
-        found.append(dataclasses.replace(batch, shape=shape, shared=shared, shared_weight=weight, **more))
+        more |= {"shared_weight": weight, "shared_norms": shared(x).norm(dim=-1)}
+        found.append(dataclasses.replace(batch, shape=shape, shared=shared, **more))
     return found
 
 

@@ -29,7 +29,7 @@ def asked(world, name, slots, **knobs):
     layers, experts, _, model = slots["gate_weight"].shape
     labels = tuple(map(str, range(layers)))
     shape = dataclasses.replace(world.SHAPE, layers=labels, experts=experts, model=model)
-    return evaluate(get(name), (Inputs(shape, {}, {k: slots[k] for k in get(name).reads}),), knobs)
+    return evaluate(get(name), (Inputs(shape, {}, {k: slots[k] for k in get(name).reads if k in slots}),), knobs)
 
 
 def double_loop(rows, matrices):

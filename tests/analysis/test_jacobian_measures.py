@@ -39,7 +39,7 @@ def planted(world, own, change=lambda batch: batch, seed=0, shape=None):
         more = {"expert_input": x, "router_input": x, "gate_in": gate_in, "up_in": up_in}
         batches.append(change(dataclasses.replace(batch, experts=own, **more)))
     weights = {f"{p}_weight": torch.stack([getattr(e, p) for e in own]).expand(3, -1, -1, -1) for p in PARTS}
-    names = ("slope_sums", "output_sums", "centroid_sums", "routed_rows")
+    names = ("slope_sums", "output_sums", "centroid_sums", "routed_rows", "common_rows")
     return Inputs(batches[0].shape, {n: world.state_of(n, batches) for n in names}, weights), batches
 
 

@@ -20,7 +20,7 @@ def outputs(experts, shared=None):
     state = common(experts[0])
     output = torch.stack(experts, 1)[None]
     own = torch.full_like(output[:, :, 0], torch.nan) if shared is None else shared[None]
-    shape = dataclasses.replace(state.shape, experts=len(experts))
+    shape = dataclasses.replace(state.shape, experts=len(experts), shared=int(shared is not None))
     return State("expert_rows", shape, HELD, {**state.arrays, "output": output, "shared": own})
 
 
@@ -28,7 +28,8 @@ def spectrum(clouds, everything=None, given=None, shared=None, weights=None, **k
     state = routed(clouds, weights)
     everything = torch.cat(clouds) if everything is None else everything
     states = {"routed_rows": state, "common_rows": common(everything), "expert_rows": outputs(given or clouds, shared)}
-    return evaluate(get("routed_spectrum"), (Inputs(state.shape, states),), {"n": N, **knobs})
+    shape = dataclasses.replace(state.shape, shared=states["expert_rows"].shape.shared)
+    return evaluate(get("routed_spectrum"), (Inputs(shape, states),), {"n": N, **knobs})
 
 
 @pytest.mark.slow
@@ -65,7 +66,9 @@ def test_a_collapsed_expert_has_no_spectrum_and_a_duplicate_the_same():
     assert found.values[0, 0] == found.values[0, 1] and np.isnan(found.values[0, 2])
     assert any("all the same" in caveat for caveat in found.caveats)
     given = spectrum([x, x], given=[x, torch.ones_like(x)], of="outputs", shared=x)
-    assert np.isnan(given.values[0, 1]) and given.facts["shared expert"] == given.values[0, 0]
+    assert np.isnan(given.values[0, 1]) and given.axes[1].labels[-1] == "shared"
+    assert given.facts["mean of the shared expert (last row)"] == given.values[0, 2] == given.values[0, 0]
+    assert given.facts["experts"] == given.facts["experts in each layer"] == 1
 
 
 @pytest.mark.slow

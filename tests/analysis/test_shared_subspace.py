@@ -8,11 +8,12 @@ import torch
 from scipy.linalg import subspace_angles
 
 from analysis.inference import evaluate
+from analysis.manifolds.grassmann import random_angles
 from analysis.measure import Inputs, get
 from analysis.sampling import token_hash
 from analysis.subspaces import row_counts
 from tests.analysis.beside import EXPERTS, ask, side_of, wide_expert, with_shared
-from tests.analysis.clouds import MODEL, ROWS, N, cloud, common, routed, span
+from tests.analysis.clouds import MODEL, ROWS, N, cloud, common, generator, routed, span
 
 
 def axes_of(rows, weights, n):
@@ -85,6 +86,21 @@ def test_the_score_of_a_shared_expert_is_between_its_own_floor_and_chance():
     np.testing.assert_allclose(found.values[:, :2, :2], alone.values, rtol=0, atol=1e-12)
     for fact in ("split-half floor", "mean over pairs", "rows per half"):
         assert found.facts[fact] == pytest.approx(alone.facts[fact], rel=1e-12), fact
+
+
+def test_angles_with_a_shared_expert_are_means_over_as_many_unrelated_pairs_as_there_are_experts():
+    """Pairs of uniformly random subspaces are independent two by two, also where they share one."""
+    clouds = [cloud(span(e), e, noise=0.01) for e in range(9)]
+    measure, shape = get("principal_angles"), dataclasses.replace(routed(clouds).shape, shared=8)
+    states = (dataclasses.replace(routed(clouds), shape=shape), common(cloud(span(50), 9), torch.ones(ROWS), 8))
+    knobs = measure.settle({"n": N, "pair": "shared"})
+    chance, found = measure.null(*states, **knobs, generator=generator(1)), measure.function(*states, **knobs)
+    assert found.facts["pairs"] == 9
+    held = (chance.low <= found.values) & (found.values <= chance.high)
+    assert held.float().mean() > 0.5
+    one = random_angles(N, MODEL, 2000, generator(0)).std(0).mean()
+    # Of a standard deviation by a thousand draws: 0.022 of it, so 0.1 is over four of its own.
+    assert float((chance.high - chance.low).mean() / (2 * 1.96 * one / 3)) == pytest.approx(1, abs=0.1)
 
 
 def test_no_weight_at_all_leaves_no_subspace():

@@ -222,8 +222,9 @@ def test_the_mean_over_pairs_of_unrelated_experts_has_a_band_of_its_own():
         for start, experts in ((0, 3), (3, 9)):
             spans = (span(20 * seed + start + e) for e in range(experts))
             state = routed([cloud(axes, e, noise=0.01) for e, axes in enumerate(spans)])
-            chance = measure.null(state, **knobs, generator=generator(seed))
-            values = measure.function(state, **knobs).values
+            states = (state, common(torch.zeros(1, MODEL)))
+            chance = measure.null(*states, **knobs, generator=generator(seed))
+            values = measure.function(*states, **knobs).values
             assert chance.low.shape == values.shape
             held.append(((chance.low <= values) & (values <= chance.high)).numpy())
             widths.append(float((chance.high - chance.low).mean()))

@@ -263,6 +263,23 @@ def test_distances_are_those_of_what_the_shared_expert_saw_at_its_weight(family:
             assert found.values[layer, index, -1] == pytest.approx(expected, abs=1e-6)
 
 
+def test_it_contributes_what_its_module_gives_and_has_a_row_of_weights(family: str, tmp_path: Path) -> None:
+    model = built(family).double()
+    found = asked(model, tmp_path, "expert_contribution", {}).result
+    weights = asked(model, tmp_path, "weight_similarity", {"matrix": "up"}).result
+    assert found.axes[1].labels[-1] == weights.axes[1].labels[-1] == "shared"
+    for layer, batch in enumerate(layers_of(model, "layers", "outputs")):
+        block, x = adapt(model).layers[layer].block, batch.expert_input
+        with torch.no_grad():
+            given = (gate_of(block, x)[:, None] * shared_module(block)(x)).norm(dim=-1)
+        theirs = (batch.weights * batch.output_norms)[batch.served].double().mean()
+        assert found.values[layer, -1] == pytest.approx(float(given.mean() / theirs), rel=1e-6)
+        own, up = shared_module(block).up_proj.weight, adapt(model).layers[layer].weights("up_weight")
+        same = WITH[family] == tiny_moe.HIDDEN
+        expected = F.cosine_similarity(up.flatten(1), own.flatten()[None]) if same else up.new_full((len(up),), np.nan)
+        np.testing.assert_allclose(weights.values[layer, -1, :-1], expected.detach(), rtol=0, atol=1e-9)
+
+
 def test_loads_never_see_it(family: str, tmp_path: Path) -> None:
     found = asked(built(family), tmp_path, "expert_load", {}).result
     assert found.values.shape == (2, tiny_moe.EXPERTS) and "shared" not in found.axes[1].labels
