@@ -26,21 +26,11 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         Refusal: It cannot be loaded whole.
         Conflict: Its files changed since its headers were read.
     """
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        AutoModel,
-        AutoModelForCausalLM,
-    )
-
-    from analysis.lab.model import register
-
-    register()
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
     raw = read_config(folder)
-    writes = type(typed(raw, checkpoint.id)) in MODEL_FOR_CAUSAL_LM_MAPPING
+    kind = _kind(raw, checkpoint.id)
     attention = {"attn_implementation": checkpoint.attention} if checkpoint.attention else {}
-    kind: Any = AutoModelForCausalLM if writes else AutoModel
     try:
         model, report = kind.from_pretrained(
             folder,
@@ -67,6 +57,16 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
     if model.config.is_encoder_decoder:  # a prompt is what the encoder reads
         model = model.get_encoder()
     return model.eval().to(device)
+
+
+def _kind(raw: dict[str, Any], name: str) -> Any:
+    """The class that loads it: with its head, if it has one."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModel, AutoModelForCausalLM
+
+    from analysis.lab.model import register
+
+    register()
+    return AutoModelForCausalLM if type(typed(raw, name)) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:

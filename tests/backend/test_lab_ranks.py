@@ -36,6 +36,8 @@ LEARNT = [name for name in router_names() if name not in ("frozen", "hashed", "u
 
 
 RESUMED, RECORDED = "kmeans", "softmax_aux"
+WAYS = {"whole": LEARNT, "sharded": ["expert_choice", "kmeans", "loss_free", "softmax_aux"]}
+"""Each with the whole model, or with half of every tensor: there, one router of each kind of state."""
 
 
 def end(
@@ -113,15 +115,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module", params=["whole", "sharded"])
+@pytest.fixture(scope="module", params=WAYS)
 def of_two(request: pytest.FixtureRequest, lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left: each with the whole model, or each with half of every tensor."""
-    folder = tmp_path_factory.mktemp("two")
-    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, LEARNT, request.param), nprocs=2)
+    """What two processes left."""
+    folder, way = tmp_path_factory.mktemp("two"), request.param
+    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, WAYS[way], way), nprocs=2)
     return folder
 
 
-@pytest.mark.parametrize("router", LEARNT)
+@pytest.mark.parametrize(
+    ("of_two", "router"), [(way, router) for way, routers in WAYS.items() for router in routers], indirect=["of_two"]
+)
 def test_two_processes_give_the_state_of_one(router: str, lab_corpus: Path, of_two: Path) -> None:
     alone = end(replace(TINY, router=router, balancing=None, steps=STEPS), lab_corpus)
     together = load_file(of_two / f"{router}.safetensors")
