@@ -73,9 +73,9 @@ def pca(count: int, solver: Literal["full", "auto"]) -> Race:
 SCIPY = "loop of scipy subspace_angles"
 CASES = (
     Case("all-pairs Grassmann, 64 experts, n=16", SCIPY, 20.0, lambda: grassmann(False)),
-    Case("the same, experts that share 8 axes", SCIPY, 20.0, lambda: grassmann(True)),
-    Case("routed PCA, 64 x 128 rows, n=16", "sklearn PCA, solver full", 4.0, lambda: pca(128, "full")),
-    Case("routed PCA, 64 x 128 rows, n=16, again", "sklearn PCA, solver auto", 4.0, lambda: pca(128, "auto")),
-    Case("routed PCA, 64 x 512 rows, n=16", "sklearn PCA, solver full", None, lambda: pca(512, "full"), 1),
-    Case("routed PCA, 64 x 512 rows, n=16, again", "sklearn PCA, solver auto", None, lambda: pca(512, "auto"), 1),
+    Case("all-pairs Grassmann, n=16, experts that share 8 axes", SCIPY, 20.0, lambda: grassmann(True)),
+    Case("routed PCA, 64 x 128 rows, n=16, full", "sklearn PCA, solver full", 4.0, lambda: pca(128, "full")),
+    Case("routed PCA, 64 x 128 rows, n=16, auto", "sklearn PCA, solver auto", 4.0, lambda: pca(128, "auto")),
+    Case("routed PCA, 64 x 512 rows, n=16, full", "sklearn PCA, solver full", None, lambda: pca(512, "full"), 1),
+    Case("routed PCA, 64 x 512 rows, n=16, auto", "sklearn PCA, solver auto", None, lambda: pca(512, "auto"), 1),
 )
