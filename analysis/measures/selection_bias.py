@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -15,6 +16,8 @@ from analysis.measure import Values, measure
 from analysis.statistic import State
 
 NO_BIAS = "NaN: the router adds no bias to its scores."
+ROUNDING = 0.01
+"""By how much a bias stored in bfloat16, or summed up in float32, may exceed what its updates make."""
 
 
 @measure(
@@ -40,7 +43,9 @@ def selection_bias(
     `flips`: share of selections whose unbiased score lies below the token's k-th highest: they are chosen because of
     the bias. `spread`: max b - min b. `sd`: standard deviation over experts (n - 1). If `updates` says how many sign
     updates of size `rate` made the bias, the facts give |b_e| / (rate x updates), the pinned fraction: 1 for an expert
-    whose sign never flipped (balancing is losing), near 0 for one that hovers. The rate is the best value of the
+    whose sign never flipped (balancing is losing), near 0 for one that hovers. A checkpoint holds the bias alone, and
+    no config says how many updates at which rate made it (rates change in training, a step may be several batches), so
+    both have to be told; the facts say how many updates of `rate` it takes at least. The rate is the best value of the
     paper, a guess for any other run.
 
     Formula:
@@ -68,9 +73,24 @@ def selection_bias(
     flips = torch.where(added, router_sums["displaced"].sum(0).double() / chosen, torch.nan)
     values = {"flips": flips, "spread": bias.amax(-1) - bias.amin(-1), "sd": bias.std(-1)}[show]
     facts = over_layers(values, router_sums.shape.layers, "highest")
-    if updates and bool(added.any()):
-        pinned = bias[added].abs() / (rate * updates)
-        facts |= {"pinned fraction, mean": float(pinned.mean()), "pinned fraction, largest": float(pinned.max())}
-    caveats = (NO_BIAS,) if not bool(added.all()) else ()
+    told, caveats = _pinned(bias[added], rate, updates)
+    caveats += (NO_BIAS,) if not bool(added.all()) else ()
     caveats += (HIDDEN,) if bool(values[added].isnan().any()) else ()
-    return Values(values, facts=facts, caveats=caveats)
+    return Values(values, facts=facts | told, caveats=caveats)
+
+
+def _pinned(
+    bias: Float[Tensor, "layer expert"], rate: float, updates: int
+) -> tuple[dict[str, int | float | str], tuple[str, ...]]:
+    """How many updates a bias takes at least, and where it lies in what so many can make."""
+    if not bias.numel():
+        return {}, ()
+    # A float32 sum of updates may end a little above a whole number of them.
+    fewest = math.ceil(float(bias.abs().max()) / rate - 1e-3)
+    facts: dict[str, int | float | str] = {"fewest updates of this rate": fewest}
+    if not updates:
+        return facts, ()
+    pinned = bias.abs() / (rate * updates)
+    facts |= {"pinned fraction, mean": float(pinned.mean()), "pinned fraction, largest": float(pinned.max())}
+    beyond = f"{updates} updates of {rate:g} cannot make this bias, which takes {fewest}: one of the two is not right."
+    return facts, (beyond,) if float(pinned.max()) > 1 + ROUNDING else ()

@@ -72,8 +72,8 @@ def signature_classifier(
     Caveat:
         Read it beside its controls: routing that only repeats the words of a prompt is as accurate as the words. An
         untrained router tells categories apart as well, because different tokens reach different experts by accident:
-        compare with step 0 of the run where there is one (the shipped aux on its four tasks: 0.575, and 0.988 trained),
-        and where there is none with the random router of token ids, which knows the words but not their context.
+        compare with step 0 of the run where there is one, and where there is none with the random router of token ids,
+        which knows the words but not their context.
     """
     shares = signatures(prompt_counts, weighting)
     caveats = said(prompt_counts, weighting, shares)

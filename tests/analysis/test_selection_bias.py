@@ -61,6 +61,19 @@ def test_the_pinned_fraction_is_one_where_the_sign_never_flipped(world):
     assert "pinned fraction, mean" not in asked(world, bias).facts
 
 
+def test_a_bias_says_how_many_updates_it_takes_and_objects_to_fewer(world):
+    """Float32 sums of 0.001 end a little beside a whole number of them."""
+    up = torch.zeros(()).float()
+    for _ in range(250):
+        up = up + 0.001
+    bias = torch.stack([up, -up / 2, torch.zeros(()), torch.zeros(())]).double()
+    assert asked(world, bias).facts["fewest updates of this rate"] == 250
+    assert asked(world, bias, rate=0.01).facts["fewest updates of this rate"] == 25
+    assert not any("cannot make this bias" in c for c in asked(world, bias, updates=250).caveats)
+    said = "240 updates of 0.001 cannot make this bias, which takes 250: one of the two is not right."
+    assert said in asked(world, bias, updates=240).caveats
+
+
 @pytest.mark.parametrize("show", ["flips", "spread", "sd"])
 def test_a_router_without_a_bias_is_nan_with_the_reason(show, world):
     result = asked(world, torch.full((6,), math.nan).double(), show=show, updates=5)
