@@ -74,19 +74,7 @@ def _run(name: str, checkpoint: str | None, settings: Settings, seeds: int, quic
     try:
         with open_door(settings) as door, _series(settings, seeds, quick, line) as series:
             stored = Stored(settings.data, settings.own_runs, QUICK_PROMPTS if quick else None)
-            setting = Setting(
-                ask=_asking(door, line, stored.asked),
-                perplexity=stored.perplexity,
-                softened=stored.softened,
-                as_experts=stored.as_experts,
-                identities=stored.identities,
-                parameters=stored.parameters,
-                batches=stored.batches,
-                part=stored.part,
-                checkpoint=checkpoint,
-                series=series,
-                quick=quick,
-            )
+            setting = Setting(_asking(door, line, stored.asked), stored, checkpoint, series, quick)
             untrained = bool(checkpoint) and _random(door, str(checkpoint))
             found = experiment.run(setting)
             return [(each.of_random_weights() if untrained else each).to_json() for each in found]

@@ -75,26 +75,48 @@ class Ask(Protocol):
         ...
 
 
+class Steps(Protocol):
+    """What an experiment needs of stored steps beside answers; a step is `RUN/step-NNNNN`."""
+
+    def perplexity(self, run: str) -> float:
+        """On held-out tokens, as the log of its training says."""
+        ...
+
+    def batches(self, run: str) -> list[float]:
+        """MaxVio of the run's last batches in training."""
+        ...
+
+    def parameters(self, run: str) -> int:
+        """How many numbers the routers of a step learn by gradient."""
+        ...
+
+    def identities(self, run: str) -> dict[str, float]:
+        """The largest relative errors over layers of the gradients' closed forms, and the share of the mean row."""
+        ...
+
+    def softened(self, run: str) -> str:
+        """The name of a copy whose routing is fully soft."""
+        ...
+
+    def as_experts(self, run: str) -> str:
+        """The name of a copy of a dense step as experts."""
+        ...
+
+    def part(self, prompts: str, category: str) -> str:
+        """The name of the prompts of one category of a set that ships."""
+        ...
+
+
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run: the way to answers, what a run's log says, somebody's checkpoint instead of ours.
+    """How an experiment is run: the way to answers, the stored steps, somebody's checkpoint instead of ours.
 
-    `softened` makes a copy of a stored step whose routing is fully soft, and names it; `as_experts` one of a dense step
-    as experts. `identities` gives the largest relative errors over layers of the gradients' closed forms on a training
-    step, and the share of the mean row in the router rows' gradients. `parameters` counts what the routers of a stored
-    step learn by gradient; `batches` gives MaxVio of a run's last batches in training. `part` names the prompts of one
-    category of a set that ships. `series` trains runs of the experiment's own; without it, what needs them is not run.
-    `quick` asks the first and the last of what stands in a row: steps, categories, rules.
+    `series` trains runs of the experiment's own; without it, what needs them is not run. `quick` asks the first and the
+    last of what stands in a row: steps, categories, rules.
     """
 
     ask: Ask
-    perplexity: Callable[[str], float]
-    softened: Callable[[str], str]
-    as_experts: Callable[[str], str]
-    identities: Callable[[str], dict[str, float]]
-    parameters: Callable[[str], int]
-    batches: Callable[[str], list[float]]
-    part: Callable[[str, str], str]
+    stored: Steps
     checkpoint: str | None = None
     series: "Series | None" = None
     quick: bool = False

@@ -37,23 +37,35 @@ def wide(values, width: float, **more: Any) -> Result:
     return result(values, values - width, values + width, **more)
 
 
+class PlantedSteps:
+    """What stored steps say, by their run."""
+
+    def perplexity(self, run: str) -> float:
+        return PERPLEXITY[run.split("/")[0]]
+
+    def batches(self, run: str) -> list[float]:
+        return BATCHES[run.split("/")[0]]
+
+    def parameters(self, run: str) -> int:
+        return PARAMETERS[run.split("/")[0]]
+
+    def identities(self, run: str) -> dict[str, float]:
+        return IDENTITIES
+
+    def softened(self, run: str) -> str:
+        return f"softened/{run}"
+
+    def as_experts(self, run: str) -> str:
+        return run
+
+    def part(self, prompts: str, category: str) -> str:
+        return f"{prompts}-{category}"
+
+
 def rows_of(name: str, ask: Callable[..., Result], **more: Any) -> dict[str, dict[str, Any]]:
     """The rows of an experiment to these answers, by quantity."""
 
-    def of(numbers: dict[str, Any]) -> Callable[[str], Any]:
-        return lambda run: numbers[run.split("/")[0]]
-
-    setting = Setting(
-        ask,
-        perplexity=of(PERPLEXITY),
-        softened=lambda run: f"softened/{run}",
-        as_experts=str,
-        identities=lambda run: IDENTITIES,
-        parameters=of(PARAMETERS),
-        batches=of(BATCHES),
-        part=lambda prompts, category: f"{prompts}-{category}",
-        **more,
-    )
+    setting = Setting(ask, PlantedSteps(), **more)
     rows = [each.to_json() for each in experiments.get(name).run(setting)]
     assert len({each["quantity"] for each in rows}) == len(rows)
     return {each["quantity"]: each for each in rows}

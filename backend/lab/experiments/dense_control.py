@@ -65,7 +65,7 @@ def run(setting: Setting) -> Iterator[Row]:
             yield measured(f"{reading.words}, {GIVEN}", mean_of(reading.ask(setting, given)), BOUNDS)
             yield not_run(f"{reading.words}, {GIVEN} less dense", PUBLISHED, "needs a dense model trained alike")
     else:
-        dense = setting.as_experts(f"dense/{LAST}")
+        dense = setting.stored.as_experts(f"dense/{LAST}")
         for reading in READINGS:
             yield from _against_dense(setting, reading, dense)
     yield from _against_blind(setting, given or f"free/{LAST}", GIVEN if given else RULES["free"])

@@ -68,7 +68,7 @@ def _against_soft(setting: Setting, alike: Found, apart: Found) -> Iterator[Row]
     """Both readings of "top-k against fully soft": trained so, and switched when it is asked."""
     readings = {
         "each trained so": ("needs the same model trained with fully soft routing", lambda: SOFT),
-        "switched at evaluation": ("only a lab run can be switched here", lambda: setting.softened(TOP_K)),
+        "switched at evaluation": ("only a lab run can be switched here", lambda: setting.stored.softened(TOP_K)),
     }
     for reading, (why, checkpoint) in readings.items():
         closer, farther = (f"{words}, {reading}" for words in DIFFERENCE.values())
@@ -107,7 +107,7 @@ def _by_domain(setting: Setting) -> Iterator[Row]:
     """The same on the prompts of one category at a time: fewer tokens, wider bounds."""
     for domain in DOMAINS:
         left_out = setting.leaves_out(domain, DOMAINS)
-        prompts = "" if left_out else setting.part(PROMPTS, domain)
+        prompts = "" if left_out else setting.stored.part(PROMPTS, domain)
         for words, (measure, knobs) in MEASURES.items():
             quantity = f"{words}, top-k, {domain} prompts"
             if left_out:
@@ -151,7 +151,7 @@ def _left_out(step: int, why: str) -> Iterator[Row]:
 
 def _at_step(setting: Setting, step: int) -> Iterator[Row]:
     name = f"{TOP_K_RUN}/step-{step:05d}"
-    checkpoints = (name, f"soft/step-{step:05d}", setting.softened(name))
+    checkpoints = (name, f"soft/step-{step:05d}", setting.stored.softened(name))
     for measure, (words, knobs) in COURSE.items():
         found = {}
         for rule, checkpoint in zip(RULES, checkpoints, strict=True):

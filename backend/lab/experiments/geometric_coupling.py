@@ -93,7 +93,7 @@ def _identities(setting: Setting) -> Iterator[Row]:
             yield not_run(wrong, None, OURS_ONLY)
             yield not_run(still, None, OURS_ONLY)
             continue
-        found = setting.identities(f"{name}/{LAST}")
+        found = setting.stored.identities(f"{name}/{LAST}")
         errors = {part: found[part] for part in ("router", "gate", "up")}
         note = ", ".join(f"{part} rows {error:.1e}" for part, error in errors.items())
         yield measured(wrong, Found(max(errors.values())), f"float64, the layer where it is largest: {note}")

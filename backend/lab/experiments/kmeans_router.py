@@ -44,10 +44,10 @@ def run(setting: Setting) -> Iterator[Row]:
         yield from _violation(setting, words, over)
     yield from _batches(setting)
     for name in PUBLISHED:
-        count = setting.parameters(f"{name}/{LAST}")
+        count = setting.stored.parameters(f"{name}/{LAST}")
         published, none_learned = (0, count == 0) if name == "kmeans" else (None, None)
         yield row(f"learned router parameters, {WORDS[name]}", published, Found(count), none_learned, "counted, exact")
-    perplexity = {name: setting.perplexity(f"{name}/{LAST}") for name in PUBLISHED}
+    perplexity = {name: setting.stored.perplexity(f"{name}/{LAST}") for name in PUBLISHED}
     for name, published in PERPLEXITY.items():
         quantity = f"validation perplexity, {WORDS[name]}"
         yield row(quantity, published, Found(perplexity[name]), None, f"{TRAINING}; one seed, so no interval")
@@ -79,7 +79,7 @@ def _told(published: float, floor: float) -> str:
 
 def _batches(setting: Setting) -> Iterator[Row]:
     """Of training batches, which hold as much of each domain and are the same for all runs of a seed."""
-    each = {name: setting.batches(f"{name}/{LAST}") for name in PUBLISHED}
+    each = {name: setting.stored.batches(f"{name}/{LAST}") for name in PUBLISHED}
     floor, words = blind(tokens_a_step()), floor_of(tokens_a_step())
     for name, published in PUBLISHED.items():
         place = _in_its_place(name, lambda more, less: paired(each[more], each[less]))
