@@ -28,13 +28,16 @@ NO_VALUE = "no value is defined, so there is nothing to put an interval around"
 SOFT_REASON = "every token uses every expert (k = E): there is no selection to count"
 
 
-def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]) -> Result:
+def evaluate(
+    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], start: Inputs | None = None
+) -> Result:
     """The measure's full answer: values, null, interval, caveats, counts.
 
     Args:
         measure: What to ask.
         sides: One `Inputs` per side (one for an ordinary measure; in order for a measure of steps).
         knobs: Any of the measure's knobs; the rest take their defaults.
+        start: Step 0 of the same run, for a null that reads it.
 
     Returns:
         The result, in the measure's unit, prompts sorted by category.
@@ -46,7 +49,8 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
         Ours: the framework resamples, so that no measure can forget its interval.
     """
     settled = measure.settle(knobs)
-    sides, unmatched = aligned(sides)
+    together, unmatched = aligned((*sides, *([] if start is None else [start])))
+    sides, beside = together[: len(sides)], together[len(sides) :]
     states = [state for side in sides for state in side.states.values()]
     tokens, prompts = _tokens(sides), max((len(s.prompts) for s in states), default=0)
     if measure.needs_selection and any(side.shape.soft for side in sides):
@@ -56,7 +60,7 @@ def evaluate(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, An
     axes = raw.axes or tuple(_axis(name, sides, sizes.get(name, 0)) for name in measure.axes)
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
-    null, found = _null(measure, sides, settled)
+    null, found = _null(measure, sides, settled, beside)
     interval = _interval(measure, sides, settled, raw)
     return Result(
         measure=measure.name,
@@ -185,11 +189,14 @@ def _axis(name: str, sides: tuple[Inputs, ...], size: int = 0) -> Axis:
 
 
 def _null(
-    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any]
+    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], beside: tuple[Inputs, ...]
 ) -> tuple[Null | Reason, Mapping[str, int | float | str]]:
     if measure.null is None:
         return Reason(measure.null_reason or "no null is defined for this measure"), {}
-    chance = _call(measure.null, measure, sides, {**knobs, "generator": content_generator(measure, sides)})
+    keywords = {**knobs, "generator": content_generator(measure, sides)}
+    if measure.start_if:
+        keywords["start"] = beside[0] if beside else None
+    chance = _call(measure.null, measure, sides, keywords)
     if not isinstance(chance, Chance):
         return chance, {}
     p = None if chance.p is None else _numpy(chance.p)

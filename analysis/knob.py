@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -111,6 +111,34 @@ def _parted(hint: Any) -> tuple[Any, Range | None]:
         return hint, None
     plain, *said = typing.get_args(hint)
     return plain, next((each for each in said if isinstance(each, Range)), None)
+
+
+def check_named(
+    measure: str,
+    knobs: tuple[Knob, ...],
+    slow_if: Mapping[str, Any],
+    no_interval_if: Mapping[str, Mapping[Any, str]],
+    start_if: Mapping[str, Any],
+) -> None:
+    """That what a measure says of its knobs is said of knobs, and of choices, that it has.
+
+    Returns:
+        Nothing, if it is.
+
+    Raises:
+        BadDeclaration: With what is unknown, and the knobs there are.
+
+    Source:
+        Ours: a word mistyped in a declaration would be silent for ever.
+    """
+    known = {knob.name: knob for knob in knobs}
+    named = (("slow_if", set(slow_if)), ("no_interval_if", set(no_interval_if)), ("start_if", set(start_if)))
+    for said, names in named:
+        if unknown := names - set(known):
+            raise BadDeclaration(f"measure {measure!r}: {said} names {sorted(unknown)}; its knobs: {list(known)}")
+    for knob, reasons in no_interval_if.items():
+        if unknown := set(reasons) - set(known[knob].choices or reasons):
+            raise BadDeclaration(f"measure {measure!r}: no_interval_if has {sorted(unknown)}, no choice of {knob!r}")
 
 
 def docstring_section(function: Callable, title: str) -> str:

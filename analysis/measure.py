@@ -26,7 +26,7 @@ from torch import Tensor
 from analysis.bounds import SAID, Scale
 from analysis.code import code_of
 from analysis.errors import BadDeclaration, UnknownName
-from analysis.knob import Knob, docstring_section, signature
+from analysis.knob import Knob, check_named, docstring_section, signature
 from analysis.result import Axis, Reason
 from analysis.slots import SLOTS, Layered, Shape
 from analysis.statistic import State, statistics
@@ -124,6 +124,7 @@ class Measure:
     slow: bool
     slow_if: Mapping[str, Any] = field(default_factory=dict)
     no_interval_if: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+    start_if: Mapping[str, Any] = field(default_factory=dict)
     null: Callable[..., Chance | Reason] | None = None
 
     def chance(self, function: Callable[..., Chance | Reason]) -> Callable[..., Chance | Reason]:
@@ -138,6 +139,10 @@ class Measure:
         """True when, with these knobs, it does not belong in the lane of short questions."""
         settled = self.settle(knobs)
         return self.slow or any(settled[name] == value for name, value in self.slow_if.items())
+
+    def reads_start(self, knobs: Mapping[str, Any]) -> bool:
+        """True when, with these settled knobs, its null reads step 0 of the same run."""
+        return any(knobs[name] == value for name, value in self.start_if.items())
 
     def why_no_interval(self, knobs: Mapping[str, Any]) -> str | None:
         """The reason for having no interval, ever or with these settled knobs; None if it has one."""
@@ -191,6 +196,7 @@ def measure(
     slow: bool = False,
     slow_if: Mapping[str, Any] | None = None,
     no_interval_if: Mapping[str, Mapping[Any, str]] | None = None,
+    start_if: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable], Measure]:
     """Register the decorated function as a measure under its own name.
 
@@ -199,7 +205,8 @@ def measure(
     its error depends on how large it is, so that bounds are found where it does not. `of_each_prompt`: each row is one
     prompt, and what is left out are stretches of its tokens. `slow` keeps it out of the lane of short questions;
     `slow_if` does so for these values of its knobs. `no_interval_if` has, for a knob, the values that leave no interval
-    and why: {"criterion": {"max": "leaving prompts out can only lower it"}}.
+    and why: {"criterion": {"max": "leaving prompts out can only lower it"}}. `start_if` has those at which the null
+    also reads step 0 of the same run: it takes a keyword `start`, `Inputs` or None where there is none.
 
     Returns:
         A decorator that gives the registered `Measure`.
@@ -216,11 +223,12 @@ def measure(
         sides = tuple(p for p in inputs if p in SIDES + STEPS)
         read = reads if sides else tuple(inputs)
         _check(name, function, family, inputs, sides, read)
-        _check_knobs(name, knobs, slow_if or {}, no_interval_if or {})
+        check_named(name, knobs, slow_if or {}, no_interval_if or {}, start_if or {})
         _check_resampling(name, read, scale, plug_in, of_each_prompt)
         about, declined = (title, question, unit, family, source), dict(no_interval_if or {})
         rules = (interval, null, needs_selection, plug_in, scale, of_each_prompt, slow, dict(slow_if or {}), declined)
-        _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules)
+        more = (dict(start_if or {}),)
+        _REGISTRY[name] = Measure(name, function, *about, axes, read, sides, knobs, *rules, *more)
         return _REGISTRY[name]
 
     return register
@@ -244,18 +252,6 @@ def _check(
         raise BadDeclaration(
             f"measure {name!r} reads {unknown}; known slots and statistics: {', '.join(sorted(known))}"
         )
-
-
-def _check_knobs(
-    name: str, knobs: tuple[Knob, ...], slow_if: Mapping[str, Any], no_interval_if: Mapping[str, Mapping[Any, str]]
-) -> None:
-    known = {knob.name: knob for knob in knobs}
-    for said, names in (("slow_if", set(slow_if)), ("no_interval_if", set(no_interval_if))):
-        if unknown := names - set(known):
-            raise BadDeclaration(f"measure {name!r}: {said} names {sorted(unknown)}; its knobs: {list(known)}")
-    for knob, reasons in no_interval_if.items():
-        if unknown := set(reasons) - set(known[knob].choices or reasons):
-            raise BadDeclaration(f"measure {name!r}: no_interval_if has {sorted(unknown)}, no choice of {knob!r}")
 
 
 def _check_resampling(name: str, read: tuple[str, ...], scale: Scale, plug_in: bool, of_each_prompt: bool) -> None:

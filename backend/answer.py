@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from analysis.result import Result
@@ -17,6 +15,7 @@ from analysis.slots import SLOTS
 from backend import planner, prices
 from backend.checkpoints import Checkpoint
 from backend.prices import Machine
+from backend.provenance import provenance
 from backend.question import Question, capture_key, digest
 from backend.runners import Runner
 from backend.runners.device import accelerators
@@ -37,12 +36,9 @@ from backend.settings import Paging
 from backend.store import Store
 from backend.store.arrays import Artifact
 
-VERSIONED = ("moe-geometry", "torch", "transformers")
 MOST_NOTES = 3
 Bring = Callable[[Checkpoint, Callable[[str, float], None]], Checkpoint]
 """Makes sure that a checkpoint's weights are on this machine, telling a stage and a fraction."""
-SEED = 0
-"""Nothing is drawn from a clock: nulls are seeded by content, samples by a hash with this seed."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,11 @@ class Answering:
         plan = self.plan(question)
         question = self._brought(question, plan, ticket)
         if plan.price.passes:
-            for number in range(len(question.checkpoints)):
+            for number in range(len(question.read)):
                 self._capture(question, number, ticket)
         result, arrays = self._evaluate(question, ticket)
-        answer = Answer(result, self._provenance(question, result, time.monotonic() - start))
+        about = provenance(question, result.tokens, self._runner.device, time.monotonic() - start)
+        answer = Answer(result, about)
         self._store.put_answer(question.key, answer, arrays)
         return answer
 
@@ -133,15 +130,18 @@ class Answering:
             ticket.check()
             ticket.progress(Progress("fetching", stage, fraction, None))
 
-        found = [self._bring(c, tell) if c.id in wanted else c for c in question.checkpoints]
-        return replace(question, checkpoints=tuple(found)) if wanted else question
+        def here(checkpoint: Checkpoint) -> Checkpoint:
+            return self._bring(checkpoint, tell) if checkpoint.id in wanted else checkpoint
+
+        found, start = tuple(map(here, question.checkpoints)), question.start and here(question.start)
+        return replace(question, checkpoints=found, start=start) if wanted else question
 
     def _capture(self, question: Question, number: int, ticket: Ticket) -> None:
-        checkpoint = question.checkpoints[number]
+        checkpoint = question.read[number]
         if not planner.side(question, checkpoint, self._store).missing:
             return
         prompts = question.prompts.digest if question.prompts else None
-        parts = len(question.checkpoints)
+        parts = len(question.read)
 
         def told(progress: Progress) -> None:
             ticket.progress(replace(progress, fraction=(number + progress.fraction) / parts))
@@ -179,9 +179,12 @@ class Answering:
         plan = planner.plan(question, self._store)
         prompts = question.prompts.prompts if question.prompts else ()
         labels = {(p.id, p.digest): p.category for p in prompts}
-        called = zip(plan.sides, question.labels, strict=True)
-        sides = tuple(SideFiles(side.stored, labels, side.checkpoint, label) for side, label in called)
-        task = EvaluateTask(uuid.uuid4().hex, question.measure.name, dict(question.knobs), sides, _lane(question))
+        names = (*question.labels, "step 0") if question.start else question.labels
+        called = zip(plan.sides, names, strict=True)
+        sides = [SideFiles(side.stored, labels, side.checkpoint, label) for side, label in called]
+        start = sides.pop() if question.start else None
+        what = (question.measure.name, dict(question.knobs), tuple(sides), _lane(question), start)
+        task = EvaluateTask(uuid.uuid4().hex, *what)
         ready = None
         # To the end: leaving at the result would drop a task whose end is on its way, and with it its slow worker.
         for message in self._run(task, ticket, ticket.progress):
@@ -205,39 +208,6 @@ class Answering:
             if isinstance(message, Progress):
                 told(message)
             yield message
-
-    def _provenance(self, question: Question, result: Result, seconds: float) -> dict[str, Any]:
-        prompts, measure = question.prompts, question.measure
-        return {
-            "key": question.key,
-            "checkpoints": [
-                {
-                    "id": c.id,
-                    "fingerprint": c.fingerprint,
-                    "revision": c.revision,
-                    "dtype": c.dtype,
-                    "precision": c.precision,
-                    "attention": c.attention,
-                    "router": c.router,
-                }
-                for c in question.checkpoints
-            ],
-            "prompts": {"name": prompts.name, "digest": prompts.digest, "count": len(prompts.prompts)}
-            if prompts
-            else None,
-            "tokens": result.tokens,
-            "knobs": dict(question.knobs),
-            "capture": capture_key(question.capture) if prompts else {},
-            "seed": question.knobs.get("seed", SEED),
-            "device": self._runner.device,
-            "versions": {name: version(name) for name in VERSIONED},
-            "seconds": round(seconds, 3),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "source": measure.source,
-            "title": measure.title,
-            "question": measure.question,
-            "family": measure.family,
-        }
 
 
 class _Passes:

@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Plan:
-    """All sides of a question, and the checkpoints whose weights it reads."""
+    """All sides of a question, the start of its run last, and the checkpoints whose weights it reads."""
 
     sides: tuple[Side, ...]
     loaded: tuple[Checkpoint, ...]
@@ -66,10 +66,10 @@ class Plan:
 
 def plan(question: Question, kept: Kept, machine: Machine | None = None) -> Plan:
     """What is stored and what is missing for this question; on a machine that pages, less of a model is held."""
-    sides = tuple(side(question, checkpoint, kept) for checkpoint in question.checkpoints)
+    sides = tuple(side(question, checkpoint, kept) for checkpoint in question.read)
     running = [part.checkpoint for part in sides if part.missing]
     reads_weights = len(question.measure.statistics) < len(question.measure.reads)
-    loaded = tuple(question.checkpoints if reads_weights else running)
+    loaded = tuple(question.read if reads_weights else running)
     away = sum(checkpoint.weight_bytes for checkpoint in loaded if not checkpoint.fetched)
     missing = sum(tokens(part, question.capture) for part in sides)
     prompts = question.prompts.prompts if question.prompts else ()

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import json
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -35,6 +35,13 @@ class Question:
     prompts: PromptSet | None
     knobs: Mapping[str, Any] = field(default_factory=dict)
     capture: CaptureOptions = field(default_factory=CaptureOptions)
+    start: Checkpoint | None = None
+    """Step 0 of the checkpoint's run, where the null reads it."""
+
+    @property
+    def read(self) -> tuple[Checkpoint, ...]:
+        """Every checkpoint that is read for the answer: those asked about, and the start."""
+        return self.checkpoints if self.start is None else (*self.checkpoints, self.start)
 
     @cached_property
     def key(self) -> str:
@@ -47,6 +54,7 @@ class Question:
                 "prompts": self.prompts.digest if self.prompts else None,
                 "knobs": dict(self.knobs),
                 "capture": capture_key(self.capture) if self.prompts else None,
+                **({"start": self.start.fingerprint} if self.start else {}),
                 # The axis of an answer over checkpoints shows what they are called.
                 **({"steps": self.labels} if self.measure.sides == STEPS else {}),
             }
@@ -66,6 +74,7 @@ def ask(
     prompts: PromptSet | None,
     knobs: Mapping[str, Any] | None = None,
     capture: CaptureOptions | None = None,
+    start_of: Callable[[Checkpoint], Checkpoint | None] = lambda checkpoint: None,
 ) -> Question:
     """The question behind these words, with every knob settled.
 
@@ -76,6 +85,7 @@ def ask(
         prompts: The prompt set; left out of account where the measure reads weights only.
         knobs: What differs from the defaults.
         capture: How the prompts are run; left out of account where nothing is run.
+        start_of: Finds step 0 of a checkpoint's run, for a null that reads it; None where there is none.
 
     Raises:
         UnknownName: The measure or a knob is not registered.
@@ -93,12 +103,13 @@ def ask(
                 "Ask it of a Mixture-of-Experts checkpoint."
             )
     _check_traces(asked, checkpoints)
+    start = start_of(checkpoints[0]) if asked.reads_start(settled) else None
     if not asked.statistics:
-        return Question(asked, tuple(checkpoints), None, settled)
+        return Question(asked, tuple(checkpoints), None, settled, start=start)
     if prompts is None or not prompts.prompts:
         raise Refusal(f"{asked.name} is measured on prompts, and none were named; name a prompt set.")
     _check_texts(checkpoints, prompts, capture or CaptureOptions())
-    return Question(asked, tuple(checkpoints), prompts, settled, capture or CaptureOptions())
+    return Question(asked, tuple(checkpoints), prompts, settled, capture or CaptureOptions(), start)
 
 
 def capture_key(options: CaptureOptions) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from analysis import beside
 from analysis.cosines import off_diagonal
 from analysis.jacobians import PROBES, MeanJacobians, Method, cosines, directions, products, scatter
-from analysis.measure import Chance, Values, measure
+from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import central_band
 from analysis.result import Reason
 from analysis.shuffled import shuffled_cosines
@@ -22,7 +22,7 @@ from analysis.statistic import State
 from analysis.token_jacobians import PAIRS, drawn_spread
 
 Tokens = Literal["common", "served", "each"]
-Baseline = Literal["random experts", "shuffled weights", "shuffled outputs"]
+Baseline = Literal["random experts", "shuffled weights", "shuffled outputs", "step 0"]
 Band = tuple[Float[Tensor, "*case"], Float[Tensor, "*case"], Float[Tensor, "*case"]]
 """Centre, low and high bound of the null, broadcastable to the values."""
 
@@ -37,6 +37,7 @@ _PAIRS = 400
     source="Liu 2026, arXiv 2605.16349; which tokens and how averaged are not stated there, so they are choices here",
     axes=("layer", "expert", "expert_b"),
     slow=True,
+    start_if={"baseline": "step 0"},
 )
 def jacobian_alignment(
     slope_sums: State,
@@ -56,7 +57,8 @@ def jacobian_alignment(
     `common` and `served`: J is the mean Jacobian over the common tokens, or over each expert's own. `each`: products
     and squared norms are averaged over the common tokens before dividing (one probe per token). `exact` multiplies
     every mean Jacobian out; `sketch` sends 64 fixed orthogonal probes through; `auto` is exact where that takes about a
-    second per layer. `baseline` chooses the null. A shared expert has the last row; its own tokens are all of them.
+    second per layer. `baseline` chooses the null: `step 0` is what the experts of the same run were before training. A
+    shared expert has the last row; its own tokens are all of them.
 
     Formula:
         A_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F);  J_e = W_down (diag(a) W_gate + diag(b) W_up)
@@ -119,17 +121,19 @@ def null(
     method: Method,
     baseline: Baseline,
     generator: torch.Generator,
+    start: Inputs | None = None,
 ) -> Chance | Reason:
     """Random experts, or these with the entries of each weight matrix shuffled, or with output dimensions shuffled.
 
     `shuffled weights`: the entries of gate, up and down of each expert change places within their matrix; each hidden
     neuron keeps its mean slopes. `shuffled outputs`: gate and up stay, rows of down change places and signs. For `each`
     slopes and probes of the tokens stay, so the noise of the probes is in the band; down projections are random, or
-    outputs turned at random.
+    outputs turned at random. `step 0`: the same cosines of all pairs of a layer in step 0 of the same run, on the same
+    prompts; pairs with a shared expert are a band of their own.
 
     Returns:
         Cosines: mean and 95 % band for two different experts, per layer; 1 on the diagonal. No null of shuffled weights
-        for `each`.
+        for `each`, nor of `step 0` without such a step. Of that a fact `mean over pairs at step 0`.
 
     Source:
         Ours: for down projections of independent normal entries the variance of the cosine is <G_e, G_f> / (d tr G_e
@@ -139,6 +143,8 @@ def null(
     """
     shape, weights = slope_sums.shape, (gate_weight, up_weight, down_weight)
     shared = (shared_gate_weight, shared_up_weight, shared_down_weight)
+    if baseline == "step 0":
+        return _of_start(start, shape, tokens, method)
     layers = mean_jacobians(slope_sums, weights, "served" if tokens == "served" else "common", shared)
     if tokens == "each" and baseline == "shuffled weights":
         return Reason("slopes of single tokens are not kept, so shuffled weights have no band of them")
@@ -150,9 +156,42 @@ def null(
         band, how = _band_of_weights(layers, _seen(shape, method))
     else:
         band, how = _band_of_outputs(layers, method, generator)
+    return Chance(*_own(band, shape), how)
+
+
+def _own(band: Band, shape: Shape) -> Band:
+    """The band with 1 on the diagonal."""
     same = torch.eye(beside.count(shape), dtype=torch.bool)
     centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in band)
-    return Chance(centre, low, high, how)
+    return centre, low, high
+
+
+def _of_start(start: Inputs | None, shape: Shape, tokens: Tokens, method: Method) -> Chance | Reason:
+    if start is None:
+        return Reason("no step 0 of the same run is known, or this is step 0; the other baselines need none")
+    if (start.shape.layers, beside.count(start.shape)) != (shape.layers, beside.count(shape)):
+        return Reason("step 0 of the same run has other layers or another number of experts")
+    read = (getattr(start, name) for name in jacobian_alignment.reads)
+    raw = jacobian_alignment.function(*read, tokens=tokens, method=method)
+    assert isinstance(raw, Values)
+    routed, shared, own = beside.parted(raw.values, shape.experts)
+    pairs = off_diagonal(routed)
+    bands = []
+    for of_pairs, of_shared in zip(_drawn(pairs), _drawn(shared.flatten(1)), strict=True):
+        bands.append(beside.bordered(of_pairs.expand_as(routed), of_shared.expand_as(shared), own))
+    how = f"the {pairs.shape[-1]} pairs of experts of each layer at step 0 of the same run: mean and central 95 %"
+    return Chance(
+        *_own((bands[0], bands[1], bands[2]), shape), how, {"mean over pairs at step 0": float(pairs.nanmean())}
+    )
+
+
+def _drawn(cosines: Float[Tensor, "layer pair"]) -> Iterator[Float[Tensor, "layer 1 1"]]:
+    """Mean and central 95 % of each layer's; NaN without any."""
+    ends = torch.tensor([0.025, 0.975], dtype=cosines.dtype)
+    empty = torch.full((len(cosines), 1), torch.nan, dtype=cosines.dtype)
+    known = cosines if cosines.shape[-1] else empty
+    for part in (known.nanmean(-1), *known.nanquantile(ends, -1)):
+        yield part[:, None, None]
 
 
 def _seen(shape: Shape, method: Method) -> int:

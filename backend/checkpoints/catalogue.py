@@ -70,6 +70,16 @@ class Checkpoints:
         found = found if found.fingerprint else self._hashed(found)
         return variant(found, said) if said else found
 
+    def start_of(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Step 0 of the same run, held in the same way; None where there is none, or for step 0 itself."""
+        if checkpoint.run is None or not checkpoint.step:
+            return None
+        same = (c for c in self.list() if c.run == checkpoint.run and c.step == 0 and not c.error)
+        found = next(same, None)
+        if found is None:
+            return None
+        return self.find(f"{found.id}@{checkpoint.variant}" if checkpoint.variant else found.id)
+
     def _told(self, every: Sequence[Checkpoint]) -> list[Checkpoint]:
         run = self._store.fingerprints()
         return [replace(c, verified=c.trace is not None or c.fingerprint in run) for c in every]

@@ -129,7 +129,8 @@ class LocalDoor:
     def _question(self, wanted: Wanted) -> Question:
         checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
         prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
-        return ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture))
+        start_of = Checkpoints(self._settings, self._store).start_of
+        return ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture), start_of)
 
     def _checkpoint(self, name: str) -> Checkpoint:
         own, said = split(name)

@@ -133,6 +133,7 @@ def _question(services: Services, body: QuestionBody) -> Question:
         services.prompts.find(body.prompts) if body.prompts else None,
         body.knobs,
         CaptureOptions(generate=body.capture.generate, chat_template=body.capture.chat_template),
+        services.checkpoints.start_of,
     )
 
 

@@ -60,13 +60,14 @@ def run(task: EvaluateTask, residents: Residents, merged: Merged) -> Generator[M
     asked = measure.get(task.measure)
     yield Progress(task.id, f"measuring {asked.title.lower()}", 1.0, None)
     sides = []
-    for side in task.sides:
+    for side in (*task.sides, *([task.start] if task.start else [])):
         if _slots(asked) and not residents.holds(side.checkpoint):
             yield Progress(task.id, f"loading {side.checkpoint.id}", 0.0, None)
             residents.get(side.checkpoint)
             yield Loaded(task.id, side.checkpoint.id)
         sides.append(_inputs(asked, side, residents, merged))
-    result, files = merged.keep(inference.evaluate(asked, tuple(sides), task.knobs))
+    start = sides.pop() if task.start else None
+    result, files = merged.keep(inference.evaluate(asked, tuple(sides), task.knobs, start))
     yield ResultReady(task.id, result, files)
 
 

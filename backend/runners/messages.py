@@ -55,13 +55,14 @@ class SideFiles:
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """Merge the states, load the weights the measure reads, and evaluate it."""
+    """Merge the states, load the weights the measure reads, and evaluate it; `start` is step 0 of the run, if asked."""
 
     id: str
     measure: str
     knobs: Mapping[str, Any]
     sides: tuple[SideFiles, ...]
     lane: Lane = "quick"
+    start: SideFiles | None = None
 
 
 @dataclass(frozen=True)

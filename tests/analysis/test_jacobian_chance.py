@@ -161,3 +161,27 @@ def test_the_linear_share_of_few_tokens_is_that_of_their_jacobians(world):
             each = torch.stack([expert.to(torch.float64).mean_jacobian(row[None]) for row in x])
             share = each.mean(0).square().sum() / each.square().sum((1, 2)).mean()
             assert found[layer, index] == pytest.approx(float(share), rel=1e-6)
+
+
+def test_the_null_of_step_0_is_the_pairs_of_that_step(world):
+    """Copies stand far above the unrelated experts that they were; a shared expert has a band of its own."""
+    measure = dataclasses.replace(get("jacobian_alignment"), interval_reason="not asked for")
+    own, shared = random_experts(0), random_experts(1, count=1, hidden=96)[0]
+    start, _ = side_of(world, own, shared=shared)
+    trained, _ = side_of(world, [own[0]] * len(own), shared=own[0])
+    before = evaluate(measure, (start,), {"tokens": "each"}).values[0]
+    found = evaluate(measure, (trained,), {"tokens": "each", "baseline": "step 0"}, start)
+    routed, beside = before[np.triu_indices(len(own), 1)], before[-1, :-1]
+    for place, cosines in (((0, 0, 1), routed), ((0, -1, 2), beside)):
+        assert found.null.mean[place] == pytest.approx(cosines.mean())
+        assert found.null.low[place] == pytest.approx(np.quantile(cosines, 0.025))
+        assert found.null.high[place] == pytest.approx(np.quantile(cosines, 0.975))
+    assert (found.null.high[0].diagonal() == 1).all() and found.values[0, 0, 1] == pytest.approx(1)
+    assert found.facts["mean over pairs at step 0"] == pytest.approx(routed.mean())
+
+
+def test_without_a_step_0_that_fits_there_is_no_such_null(world):
+    measure, side = get("jacobian_alignment"), side_of(world, random_experts(0, count=4))[0]
+    assert "no step 0 of the same run" in evaluate(measure, (side,), {"baseline": "step 0"}).null.reason
+    fewer = side_of(world, random_experts(0, count=3))[0]
+    assert "another number of experts" in evaluate(measure, (side,), {"baseline": "step 0"}, fewer).null.reason
