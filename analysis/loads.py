@@ -12,6 +12,7 @@ from torch import Tensor
 from analysis.statistic import State
 
 Extreme = Literal["max", "min"]
+Unevenness = Literal["max", "min", "cv", "gini"]
 NO_TOKENS = "NaN: no token was routed in this layer."
 
 
@@ -41,6 +42,30 @@ def violation(counts: Shaped[Tensor, "... expert"], which: Extreme = "max") -> F
     """
     share = relative(counts)
     return share.amax(-1) - 1 if which == "max" else 1 - share.amin(-1)
+
+
+def unevenness(counts: Shaped[Tensor, "... expert"], which: Unevenness) -> Float[Tensor, "*case"]:
+    """How unequal loads are, by one of four numbers that are 0 at balance.
+
+    `max`, `min`: `violation`. `cv`: standard deviation over mean, of the E experts there are, not of a sample of them
+    (times sqrt(E / (E - 1)) where a monitor divides by E - 1). `gini`: mean difference of two experts over twice the
+    mean load.
+
+    Returns:
+        If all k selections of a token count, `cv` is at most sqrt(E/k - 1) and `gini` 1 - k/E (the same k experts every
+        time); else those of k = 1. NaN where nothing was counted.
+
+    Source:
+        Coefficient of variation: Shazeer et al. 2017, arXiv 1701.06538; Gini 1912.
+    """
+    if which in ("max", "min"):
+        return violation(counts, which)
+    share = relative(counts)
+    if which == "cv":
+        return share.std(-1, correction=0)
+    experts = share.shape[-1]
+    rank = torch.arange(1 - experts, experts, 2, dtype=share.dtype, device=share.device)
+    return (share.sort(-1).values * rank).sum(-1) / experts**2
 
 
 def evenness(counts: Shaped[Tensor, "... expert"]) -> Float[Tensor, "*case"]:

@@ -1,6 +1,7 @@
 """Loads and how uneven they are: worked numbers of the papers and the extremes that can be counted by hand."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from analysis.errors import BadKnob
 from analysis.inference import SOFT_REASON, evaluate
-from analysis.loads import evenness, relative, violation
+from analysis.loads import evenness, relative, unevenness, violation
 from analysis.measure import get
 from analysis.nulls import uniform_loads
 from analysis.result import Reason
@@ -40,6 +41,29 @@ def test_violation_of_published_shares(row, largest, maxvio):
     counts = torch.tensor([largest] + [rest] * 63, dtype=torch.float64)
     # The share is printed to 0.01 %, so MaxVio is known to 64 * 0.00005.
     assert float(violation(counts)) == pytest.approx(maxvio, abs=64 * 0.00005 + 0.0005)
+
+
+def test_cv_and_gini_of_the_published_counts(root):
+    """Of OLMoE's released routing files, as tabulated from them: layers 0, 7 and 15 of two texts."""
+    counts = json.loads((root / "data/traces/olmoe-1b-7b-0924.json").read_text("utf-8"))["counts"]
+    expected = {
+        "github": ([0.661, 1.349, 1.190], [0.291, 0.584, 0.589]),
+        "c4": ([0.324, 0.402, 0.512], [0.137, 0.212, 0.288]),
+    }
+    for text, numbers in expected.items():
+        for which, told in zip(("cv", "gini"), numbers, strict=True):
+            np.testing.assert_allclose(unevenness(torch.tensor(counts[text]), which), told, rtol=0, atol=0.0005)
+
+
+def test_cv_and_gini_of_the_same_k_experts_are_as_large_as_they_can_be(world):
+    counts = torch.zeros(2, 64)
+    counts[0, :8], counts[1] = 1000, 5
+    torch.testing.assert_close(unevenness(counts, "cv"), torch.tensor([7**0.5, 0]).double())
+    torch.testing.assert_close(unevenness(counts, "gini"), torch.tensor([1 - 8 / 64, 0]).double())
+    side = world.inputs_for(get("load_violation"))
+    loads = side[0].prompt_counts["selected"].sum(0).double().numpy()
+    pairs = np.abs(loads[:, :, None] - loads[:, None]).mean((1, 2)) / (2 * loads.mean(-1))
+    np.testing.assert_allclose(evaluate(get("load_violation"), side, {"which": "gini"}).values, pairs, rtol=1e-12)
 
 
 def test_balanced_routing_has_no_violation_and_full_entropy():
