@@ -39,15 +39,17 @@ def fold_accuracies(
     fold: Int[Tensor, " prompt"],
     penalty: float,
     orders: Int[Tensor, "draw prompt"] | None = None,
+    scaled: bool = True,
 ) -> Float[Tensor, "draw fold"]:
     """Share of right answers in each held-out fold, once for every order of the prompts' features.
 
     Args:
-        features: One row per prompt; standardised within each fold by its training prompts alone.
+        features: One row per prompt; centred (and scaled) within each fold by its training prompts alone.
         labels: 0 to the number of categories - 1.
         fold: Where each prompt is held out.
         penalty: Inverse strength of the L2 penalty (scikit-learn's C, with two labels half of it).
         orders: Which prompt's features stand in each row; the given order if none.
+        scaled: Whether each feature is divided by its standard deviation in training.
 
     Returns:
         0 to 1 per draw and fold.
@@ -61,14 +63,14 @@ def fold_accuracies(
     batch = max(1, HELD_NUMBERS // (folds * len(labels) * max(len(labels), features.shape[1])))
     found = []
     for some in rows.split(batch):
-        scores = fit(coordinates(features[some].double(), train), labels, train.repeat(len(some), 1), penalty)
+        scores = fit(coordinates(features[some].double(), train, scaled), labels, train.repeat(len(some), 1), penalty)
         right = (scores.argmax(-1) == labels).double().unflatten(0, (len(some), folds))
         found.append((right * ~train).sum(-1) / (~train).sum(-1))
     return torch.cat(found)
 
 
 def coordinates(
-    features: Float[Tensor, "draw prompt feature"], train: Bool[Tensor, "fold prompt"]
+    features: Float[Tensor, "draw prompt feature"], train: Bool[Tensor, "fold prompt"], scaled: bool = True
 ) -> Float[Tensor, "problem prompt coordinate"]:
     """All prompts' features, centred and scaled by the training prompts of each fold, along the axes those span.
 
@@ -86,14 +88,15 @@ def coordinates(
     away = features[:, None] - mean
     spread = torch.einsum("fp,dfpx->dfx", share, away.square()).sqrt()[:, :, None]
     varies = spread > 1e-12 * features.abs().amax(1)[:, None, None]
-    scaled = torch.where(varies, away / spread, 0.0)
+    # Centring alone changes no fit, since intercepts are free.
+    rows = torch.where(varies, away / spread if scaled else away, 0.0)
     if features.shape[-1] > features.shape[-2]:
-        inside = scaled * train[:, :, None]
+        inside = rows * train[:, :, None]
         values, vectors = torch.linalg.eigh(inside @ inside.mT)
         held = values > 1e-10 * values[..., -1:]
         axes = torch.where(held, values, 1.0).rsqrt()[..., None, :] * vectors * held[..., None, :]
-        scaled = (scaled @ inside.mT) @ axes
-    return scaled.flatten(0, 1)
+        rows = (rows @ inside.mT) @ axes
+    return rows.flatten(0, 1)
 
 
 def fit(

@@ -38,12 +38,14 @@ def weighting_of(counts: State, weighting: Weighting) -> Literal["count", "weigh
     return "weight" if counts.soft else "count"
 
 
-def signatures(counts: State, weighting: Weighting) -> Float[Tensor, "prompt layer expert"]:
-    """The share of each expert in a prompt's (token, slot) pairs, or in its combine weight.
+def signatures(counts: State, weighting: Weighting, per_token: bool = False) -> Float[Tensor, "prompt layer expert"]:
+    """The share of each expert in a prompt's (token, slot) pairs, or in its combine weight; or per token.
+
+    Cosines are the same for both: of k selections a token, all of them counted, `per_token` is k times the share.
 
     Returns:
-        Shares, 0 to 1, summing to 1 over experts; NaN for a prompt without tokens, and for counts of a fully soft
-        router.
+        Shares, 0 to 1, summing to 1 over experts (`per_token`: to k, or to the weights' sum); NaN for a prompt without
+        tokens, and for counts of a fully soft router.
 
     Raises:
         TooFew: If weights are asked for and the counts come without, as those of an imported trace may.
@@ -57,7 +59,7 @@ def signatures(counts: State, weighting: Weighting) -> Float[Tensor, "prompt lay
         raise TooFew("these routes carry no combine weights; ask for counts (weighting=count)")
     if counts.soft and kind == "count":
         return torch.full_like(raw, torch.nan)
-    return raw / raw.sum(-1, keepdim=True)
+    return raw / (counts["tokens"].double()[:, None, None] if per_token else raw.sum(-1, keepdim=True))
 
 
 def directions(shares: Float[Tensor, "prompt layer expert"], centred: bool) -> Float[Tensor, "layer prompt expert"]:

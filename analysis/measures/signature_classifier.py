@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +20,7 @@ from analysis.signatures import NO_TOKENS, Weighting, said, signatures
 from analysis.slots import Shape
 from analysis.statistic import State
 
+Features = Literal["standardised", "shares", "per_token"]
 DRAWS, FEWEST_DRAWS, PRODUCTS = 99, 19, 1e8
 
 ROUTERS = 5
@@ -42,14 +43,16 @@ def signature_classifier(
     *,
     folds: Annotated[int, Range(2)] = 5,
     weighting: Weighting = "auto",
+    features: Features = "standardised",
     penalty: Annotated[float, Range(0, ends=False)] = 1.0,
     seed: Seed = 0,
 ) -> Values:
     """Mean accuracy of multinomial logistic regression on signatures over stratified folds of held-out prompts.
 
-    Each feature is standardised by the training prompts of its fold. The published 92.5 % +- 6.1 % fixes 5 or 10 folds
-    and the population's standard deviation; `penalty` (scikit-learn's C, with two categories half of it), scaling and
-    `seed` are our guesses. A copy of a text is used once.
+    Each feature is standardised by the training prompts of its fold, or left as it is: a share of a prompt's selections
+    (`shares`), or selections per token (`per_token`), k times that, which the penalty weighs differently. The published
+    92.5 % +- 6.1 % fixes 5 or 10 folds and the population's standard deviation; `penalty` (scikit-learn's C, with two
+    categories half of it), `features` and `seed` are our guesses. A copy of a text is used once.
 
     Formula:
         A = mean over folds of the share of held-out prompts p with argmax_c (w_c . z_p + b_c) = category of p
@@ -75,12 +78,12 @@ def signature_classifier(
         compare with step 0 of the run where there is one, and where there is none with the random router of token ids,
         which knows the words but not their context.
     """
-    shares = signatures(prompt_counts, weighting)
+    shares, scaled = signatures(prompt_counts, weighting, features == "per_token"), features == "standardised"
     caveats = said(prompt_counts, weighting, shares)
     task = _task(prompt_counts, shares, folds, seed)
     if task is None:
         return Values(torch.tensor(torch.nan), caveats=caveats or (NO_TOKENS,))
-    accuracy = fold_accuracies(task.features, task.labels, task.fold, penalty)[0]
+    accuracy = fold_accuracies(task.features, task.labels, task.fold, penalty, scaled=scaled)[0]
     tokens = prompt_counts["tokens"].double()[task.rows, None]
     length = float(fold_accuracies(tokens, task.labels, task.fold, penalty).mean())
     used = int(task.fold.max()) + 1
@@ -95,8 +98,8 @@ def signature_classifier(
         bags = _bags(token_routes)[task.rows] / tokens
         facts["from its token ids alone"] = float(fold_accuracies(bags, task.labels, task.fold, penalty).mean())
         if not prompt_counts.soft:
-            drawn = _of_random_routers(bags, prompt_counts.shape, seed)
-            each = [fold_accuracies(one, task.labels, task.fold, penalty).mean() for one in drawn]
+            drawn = _of_random_routers(bags, prompt_counts.shape, seed, features)
+            each = [fold_accuracies(one, task.labels, task.fold, penalty, scaled=scaled).mean() for one in drawn]
             facts["from a random router of its token ids"] = float(torch.stack(each).mean())
     else:
         caveats += ("These routes carry no token ids, so the control by token ids is left out.",)
@@ -112,6 +115,7 @@ def null(
     *,
     folds: int,
     weighting: Weighting,
+    features: Features,
     penalty: float,
     seed: int,
     generator: torch.Generator,
@@ -124,14 +128,16 @@ def null(
     Source:
         Fisher 1935; p = (1 + draws at least as large) / (1 + draws).
     """
-    task = _task(prompt_counts, signatures(prompt_counts, weighting), folds, seed)
+    shares = signatures(prompt_counts, weighting, features == "per_token")
+    task = _task(prompt_counts, shares, folds, seed)
     if task is None:
         return Reason("no prompt has a signature")
     prompts, width = task.features.shape
     draws = int(min(DRAWS, max(FEWEST_DRAWS, PRODUCTS // (folds * prompts * min(prompts, width) ** 2))))
     orders = torch.rand(draws, prompts, generator=generator).argsort(-1)
     orders = torch.cat([torch.arange(prompts)[None], orders])
-    means = fold_accuracies(task.features, task.labels, task.fold, penalty, orders).mean(-1)
+    scaled = features == "standardised"
+    means = fold_accuracies(task.features, task.labels, task.fold, penalty, orders, scaled).mean(-1)
     p = float((means >= means[0] - 1e-12).double().mean())
     how = f"{draws} random deals of the signatures to the prompts, same folds"
     return Chance(means[1:].mean(), *central_band(means[1:]), how, {"permutation p": p})
@@ -172,13 +178,14 @@ def _bags(routes: State) -> Float[Tensor, "prompt id"]:
 
 
 def _of_random_routers(
-    bags: Float[Tensor, "prompt id"], shape: Shape, seed: int
+    bags: Float[Tensor, "prompt id"], shape: Shape, seed: int, features: Features = "standardised"
 ) -> Iterator[Float[Tensor, "prompt x"]]:
     """Signatures by routers that know the token id alone; one layer's table of all ids is held at a time."""
     generator, ids = torch.Generator().manual_seed(seed), bags.shape[1]
+    each = 1.0 if features == "per_token" else 1 / shape.top_k
     for _ in range(ROUTERS):
         layers = []
         for _ in shape.layers:
             chosen = torch.rand(ids, shape.experts, generator=generator).topk(shape.top_k, -1).indices
-            layers.append(bags @ torch.zeros(ids, shape.experts, dtype=bags.dtype).scatter_(1, chosen, 1 / shape.top_k))
+            layers.append(bags @ torch.zeros(ids, shape.experts, dtype=bags.dtype).scatter_(1, chosen, each))
         yield torch.cat(layers, -1)

@@ -84,6 +84,34 @@ def test_orders_are_the_same_as_moving_the_features():
     torch.testing.assert_close(together, torch.stack(one_by_one), rtol=0, atol=0)
 
 
+def test_features_as_they_are_are_those_that_scikit_learn_fits_without_a_scaler():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(30) % 3
+    features = (
+        0.1 * torch.rand(30, 8, generator=generator).double() + torch.eye(3).double()[labels].repeat(1, 3)[:, :8] / 20
+    )
+    fold = fold_of_prompt(labels, 3, 0)
+    found = fold_accuracies(features, labels, fold, 20.0, scaled=False)[0]
+    for n in range(3):
+        inside = (fold != n).numpy()
+        theirs = LogisticRegression(C=20.0, max_iter=10_000, tol=1e-10).fit(features[inside], labels[inside])
+        assert float(found[n]) == pytest.approx(theirs.score(features[~inside], labels[~inside]))
+    assert not torch.equal(found, fold_accuracies(features, labels, fold, 20.0)[0])
+
+
+def test_selections_per_token_are_shares_under_a_penalty_k_squared_times_as_weak(world):
+    side = side_of(world.routes(3, lengths=(10, 30) * 8), world)
+
+    def told(features, penalty):
+        result = evaluate(dataclasses.replace(MEASURE, null=None), side, {"features": features, "penalty": penalty})
+        return float(result.values), result.facts["from a random router of its token ids"]
+
+    k = world.SHAPE.top_k
+    assert told("per_token", 3.0) == told("shares", 3.0 * k**2)
+    assert told("per_token", 3.0) != told("shares", 3.0)
+    assert told("standardised", 3.0) != told("per_token", 3.0)
+
+
 def test_categories_with_experts_of_their_own_are_told_apart_every_time(world):
     result = evaluate(MEASURE, side_of(planted(world), world), {})
     assert float(result.values) == 1
