@@ -21,6 +21,8 @@ from analysis.subspaces import Cut, Weighting, cut, row_counts
 FEWEST, _BASES, _NUMBERS = 19, 20_000, 4_000_000
 """Exchanges where they are dear; the subspaces that an answer may cost before they are; numbers held at a time."""
 
+_SAMPLE = ("hash", "block", "weight", "input")
+
 
 def apart(
     first: Float[Tensor, "layer expert n model"], second: Float[Tensor, "layer expert n model"]
@@ -90,8 +92,8 @@ class _Rows:
 
 def _together(a: State, b: State, partner: Int[Tensor, " expert"], layer: int, weighting: Weighting) -> _Rows:
     """What both sides keep: where the sample of one is full, the other has no rows beyond it either."""
-    mine = {name: array[layer] for name, array in a.arrays.items()}
-    theirs = {name: array[layer][partner.clamp(min=0)] for name, array in b.arrays.items()}
+    mine = {name: a[name][layer] for name in _SAMPLE}
+    theirs = {name: b[name][layer][partner.clamp(min=0)] for name in _SAMPLE}
     theirs["hash"] = theirs["hash"].masked_fill((partner == ALONE)[:, None], EMPTY)
     last = torch.minimum(mine["hash"][:, -1:], theirs["hash"][:, -1:])
     both = {name: torch.cat([mine[name], theirs[name]], 1) for name in mine}

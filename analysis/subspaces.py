@@ -17,8 +17,16 @@ from analysis.spec import EMPTY
 from analysis.statistic import State
 
 Weighting = Literal["scaled", "weighted", "plain"]
-AxisCount = Annotated[int, Range(1)]
 """`scaled`: rows g x, as published; `weighted`: rows x counted g times; `plain`: rows x as they are."""
+
+Reading = Literal["scaled", "weighted", "plain", "zeros"]
+"""`zeros`: rows g x of all tokens, 0 for those that the expert did not serve, the other reading of what is published.
+
+If e served a share p of all tokens, the covariance of these is p (C + (1 - p) m m'), C and m covariance and mean of g x
+over the tokens that it served: one row of 0 beside them, counted as often as there are others.
+"""
+
+AxisCount = Annotated[int, Range(1)]
 
 GAP = 1.05
 """Below this ratio of the n-th to the next variance the n axes are not the n axes of anything."""
@@ -77,7 +85,7 @@ def cut(counts: Int[Tensor, "*case expert"], n: int, model: int, matched: bool, 
 
 
 def principal(
-    routed_rows: State, cut: Cut, weighting: Weighting, blocks: tuple[int, ...] | None = None
+    routed_rows: State, cut: Cut, weighting: Reading, blocks: tuple[int, ...] | None = None
 ) -> Iterator[Principal]:
     """Principal axes and variances of every expert, layer by layer; the rows of lowest hash are used.
 
@@ -85,21 +93,56 @@ def principal(
         One batch over experts per layer, NaN (rank 0) for an expert with too few rows.
 
     Source:
-        Liu 2026, arXiv 2605.16349 (scaled); weighted: the standard form; the sample is ours.
+        Liu 2026, arXiv 2605.16349 (scaled, or zeros); weighted: the standard form; the sample is ours.
     """
+    zeros = zeros_per_row(routed_rows, blocks) if weighting == "zeros" else None
     for layer, present in enumerate(_present(routed_rows, blocks)):
         order = (~present).byte().argsort(dim=-1, stable=True)[:, : cut.rows]
         there, known = present.gather(-1, order), present.sum(-1) >= cut.least
         each = torch.arange(len(order))[:, None]
         rows = torch.where(there[..., None], routed_rows["input"][layer][each, order].double(), 0.0)
         g = torch.where(there, routed_rows["weight"][layer].gather(-1, order).double(), 0.0)
-        rows = rows * g[..., None] if weighting == "scaled" else rows
-        found = principal_axes(rows[known], (g if weighting == "weighted" else there.double())[known], cut.axes)
+        rows = rows * g[..., None] if weighting in ("scaled", "zeros") else rows
+        count = g if weighting == "weighted" else there.double()
+        if zeros is not None:
+            rows, count = beside_zeros(rows, count, zeros[layer])
+        found = principal_axes(rows[known], count[known], cut.axes)
         yield _spread(found, known, cut, rows.shape[-1])
 
 
+def zeros_per_row(routed_rows: State, blocks: tuple[int, ...] | None = None) -> Float[Tensor, "layer expert"]:
+    """For each token that an expert served, how many it did not, of these blocks of prompts or of all.
+
+    Returns:
+        (T - n_e) / n_e: 0 for an expert of all tokens, as a shared one is; the tokens, for an expert of none.
+
+    Source:
+        Ours.
+    """
+    if "served" not in routed_rows.arrays:  # what `shared_rows` made
+        return torch.zeros(routed_rows["hash"].shape[:2], dtype=torch.float64)
+    which = slice(None) if blocks is None else list(blocks)
+    served, seen = (routed_rows[name][which].sum(0).double() for name in ("served", "seen"))
+    return (seen[:, None] - served) / served.clamp(min=1)
+
+
+def beside_zeros(
+    rows: Float[Tensor, "*case row model"], count: Float[Tensor, "*case row"], zeros: Float[Tensor, "*case"]
+) -> tuple[Float[Tensor, "*case more model"], Float[Tensor, "*case more"]]:
+    """Rows with one of 0 behind them, counted `zeros` times for each of theirs.
+
+    Returns:
+        Rows and how often each counts.
+
+    Source:
+        Ours: equal rows are one row that counts as often.
+    """
+    rows = torch.cat([rows, torch.zeros_like(rows[..., :1, :])], -2)
+    return rows, torch.cat([count, (count.sum(-1) * zeros)[..., None]], -1)
+
+
 def bases(
-    routed_rows: State, cut: Cut, weighting: Weighting, blocks: tuple[int, ...] | None = None
+    routed_rows: State, cut: Cut, weighting: Reading, blocks: tuple[int, ...] | None = None
 ) -> Float[Tensor, "layer expert n model"]:
     """The leading principal axes of every expert.
 
@@ -129,7 +172,7 @@ def shared_rows(common_rows: State) -> State | None:
 
 
 def bases_beside(
-    routed_rows: State, shared: State | None, cut: Cut, weighting: Weighting, blocks: tuple[int, ...] | None = None
+    routed_rows: State, shared: State | None, cut: Cut, weighting: Reading, blocks: tuple[int, ...] | None = None
 ) -> Float[Tensor, "layer every n model"]:
     """The leading principal axes of every expert and, last, of what `shared_rows` gave, from as many rows.
 
@@ -185,7 +228,7 @@ class Split:
 def split_half(
     routed_rows: State,
     n: int,
-    weighting: Weighting,
+    weighting: Reading,
     distance: Callable[[Tensor], Tensor],
     matched: bool = True,
     shared: State | None = None,

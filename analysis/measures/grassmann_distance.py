@@ -18,8 +18,8 @@ from analysis.statistic import State
 from analysis.subspaces import (
     GAP,
     AxisCount,
+    Reading,
     Split,
-    Weighting,
     bases,
     cut,
     principal,
@@ -55,17 +55,18 @@ def grassmann_distance(
     common_rows: State,
     *,
     n: AxisCount = 10,
-    weighting: Weighting = "scaled",
+    weighting: Reading = "scaled",
     form: Form = "raw",
     matched: bool = True,
 ) -> Values:
     """Geodesic distance sqrt(sum theta^2) between the spans of the first n principal axes of two experts' inputs.
 
-    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `normalised` divides by
-    sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0 is as far as two halves of one
-    expert's tokens, 1 is unrelated; none where the floor reaches the central 95 % of unrelated subspaces. `matched`
-    takes equally many rows of every expert. A shared expert has the last row: its inputs are those of all tokens, its g
-    the gate on its output, 1 without one.
+    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out; `zeros` analyses g x of all
+    tokens, 0 where the expert did not serve (the source does not say which of the two it takes, so the default is a
+    guess). `normalised` divides by sqrt(n) pi/2. `score` is (D - floor) / (random - floor) on halves of the prompts: 0
+    is as far as two halves of one expert's tokens, 1 is unrelated; none where the floor reaches the central 95 % of
+    unrelated subspaces. `matched` takes equally many rows of every expert. A shared expert has the last row: its inputs
+    are those of all tokens, its g the gate on its output, 1 without one.
 
     Formula:
         D_ef = sqrt(sum_i theta_i^2);  cos theta_i = i-th singular value of U_e'U_f
@@ -125,7 +126,7 @@ def null(
     common_rows: State,
     *,
     n: int,
-    weighting: Weighting,
+    weighting: Reading,
     form: Form,
     matched: bool,
     generator: torch.Generator,

@@ -18,7 +18,7 @@ from analysis.result import Axis, Reason
 from analysis.statistic import State
 from analysis.subspaces import (
     AxisCount,
-    Weighting,
+    Reading,
     bases,
     bases_beside,
     cut,
@@ -50,7 +50,7 @@ def principal_angles(
     *,
     n: AxisCount = 10,
     pair: Pair = "mean",
-    weighting: Weighting = "scaled",
+    weighting: Reading = "scaled",
     matched: bool = True,
 ) -> Values:
     """Principal angles between the spans of the first n principal axes of two experts' inputs, smallest first.
@@ -58,6 +58,9 @@ def principal_angles(
     `mean` averages each angle over all pairs of routed experts of a layer; `nearest` and `farthest` are the angles of
     the pair of them with the smallest and the largest Grassmann distance; `shared` averages over the pairs of a routed
     expert and the shared one, whose inputs are those of all tokens, its g the gate on its output, 1 without one.
+
+    Inputs are g x (`scaled`), x counted g times (`weighted`), x (`plain`), or g x of all tokens, 0 where the expert did
+    not serve (`zeros`; the source does not say which: a guess).
 
     Formula:
         theta_i = mean over pairs e < f of theta_i(e, f);  cos theta_i(e, f) = i-th singular value of U_e'U_f
@@ -105,7 +108,7 @@ def null(
     *,
     n: int,
     pair: Pair,
-    weighting: Weighting,
+    weighting: Reading,
     matched: bool,
     generator: torch.Generator,
 ) -> Chance | Reason:

@@ -19,7 +19,8 @@ from analysis.statistic import State
 from analysis.subspaces import (
     AxisCount,
     Cut,
-    Weighting,
+    Reading,
+    beside_zeros,
     cut,
     outputs_of,
     principal,
@@ -52,14 +53,15 @@ def routed_spectrum(
     of: Of = "inputs",
     quantity: Quantity = "explained",
     n: AxisCount = 10,
-    weighting: Weighting = "scaled",
+    weighting: Reading = "scaled",
     matched: bool = True,
 ) -> Values:
     """Spectrum of the covariance of an expert's inputs, or of its outputs on tokens that all experts are asked about.
 
     `explained`: share of the first n variances; `participation`: (sum v)^2 / sum v^2; `entropy_rank`: exp of the
     entropy of v / sum v. Inputs are those of the tokens it served: g x (`scaled`), x counted g times (`weighted`) or x
-    (`plain`); `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all, once
+    (`plain`); or g x of all tokens, 0 where it did not serve (`zeros`): the source does not say which, so the default
+    is a guess. `matched` takes equally many rows of every expert. Outputs are f(x), of the same tokens for all, once
     each: `weighting` and `matched` have no part in them. In a rank of inputs `n` says only how few rows are too few,
     in one of outputs nothing. A shared expert has the last row: its inputs are those of all tokens, from as many rows
     as the others give, its g the gate on its output, 1 without one.
@@ -83,7 +85,8 @@ def routed_spectrum(
     Caveat:
         Fewer rows alone give fewer directions: no rank exceeds the rows less one. Compare at the same number of rows
         only, with the band of as many tokens of the whole layer, which a dense layer would see, and with a shared
-        expert, which sees just these.
+        expert, which sees just these. With `zeros` the mean of g x is a direction of its own, and how often an expert
+        is chosen is part of its spectrum; the band is for an expert of average load.
     """
     shape, shared = routed_rows.shape, shared_rows(common_rows)
     size = cut(row_counts(routed_rows), n, shape.model, matched)
@@ -113,7 +116,7 @@ def null(
     of: Of,
     quantity: Quantity,
     n: int,
-    weighting: Weighting,
+    weighting: Reading,
     matched: bool,
     generator: torch.Generator,
 ) -> Chance | Reason:
@@ -134,12 +137,13 @@ def null(
     every = [rows for rows in (routed_rows, shared_rows(common_rows)) if rows is not None]
     bands = []
     for own in every:
-        drawn = []
+        zeros, drawn = _zeros(own) if weighting == "zeros" else None, []
         for layer, there in enumerate(common_rows["hash"] != EMPTY):
             rows = common_rows["input"][layer][there].double()
             # Sorted: which expert a weight came from is not to matter.
             weights = own["weight"][layer][own["hash"][layer] != EMPTY].double().sort().values
-            drawn.append(spread(_blind(rows, weights, size, weighting, generator), quantity, size.axes))
+            weighed = _blind(rows, weights, size, weighting, None if zeros is None else zeros[layer], generator)
+            drawn.append(spread(weighed, quantity, size.axes))
         bands.append(torch.stack(drawn, 1)[..., None].expand(-1, -1, own.shape.experts))
     found = torch.cat(bands, -1)
     mean, half = found.mean(0), 1.96 * found.std(0)
@@ -147,23 +151,34 @@ def null(
     return Chance(mean, mean - half, mean + half, how, {"all tokens": float(found[..., 0].mean())})
 
 
+def _zeros(routed_rows: State) -> Float[Tensor, " layer"]:
+    """Tokens that an expert of average load does not serve, for each that it does; none of a shared one."""
+    if "served" not in routed_rows.arrays:
+        return torch.zeros(len(routed_rows.shape.layers), dtype=torch.float64)
+    served = routed_rows["served"].sum((0, 2)).double()
+    return routed_rows["seen"].sum(0) * routed_rows.shape.experts / served.clamp(min=1) - 1
+
+
 def _blind(
     rows: Float[Tensor, "token model"],
     weights: Float[Tensor, " pair"],
     size: Cut,
-    weighting: Weighting,
+    weighting: Reading,
+    zeros: Float[Tensor, ""] | None,
     generator: torch.Generator,
 ) -> Float[Tensor, "draw direction"]:
     count, found = min(size.rows, len(rows)), []
     for _ in range(DRAWS if count and len(weights) else 0):
         x = rows[torch.randperm(len(rows), generator=generator)[:count]]
         g = weights[torch.randint(len(weights), (count,), generator=generator)]
-        x = x * g[:, None] if weighting == "scaled" else x
-        found.append(principal_axes(x, g if weighting == "weighted" else torch.ones_like(g), 1).variances)
+        x = x * g[:, None] if weighting in ("scaled", "zeros") else x
+        counted = g if weighting == "weighted" else torch.ones_like(g)
+        x, counted = (x, counted) if zeros is None else beside_zeros(x, counted, zeros)
+        found.append(principal_axes(x, counted, 1).variances)
     return torch.stack(found) if found else torch.full((DRAWS, 1), torch.nan, dtype=torch.float64)
 
 
-def _inputs(rows: State, size: Cut, weighting: Weighting, quantity: Quantity) -> Float[Tensor, "layer expert"]:
+def _inputs(rows: State, size: Cut, weighting: Reading, quantity: Quantity) -> Float[Tensor, "layer expert"]:
     found = torch.stack([each.variances for each in principal(rows, size, weighting)])
     return spread(found, quantity, size.axes)
 

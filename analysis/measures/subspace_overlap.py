@@ -13,7 +13,7 @@ from analysis.nulls import central_band
 from analysis.statistic import State
 from analysis.subspaces import (
     AxisCount,
-    Weighting,
+    Reading,
     bases_beside,
     cut,
     row_counts,
@@ -40,14 +40,15 @@ def subspace_overlap(
     common_rows: State,
     *,
     n: AxisCount = 10,
-    weighting: Weighting = "scaled",
+    weighting: Reading = "scaled",
     matched: bool = True,
 ) -> Values:
     """|U'V|_F^2 / n of the first n principal axes U and V of two experts' inputs: the mean of cos^2 of their angles.
 
-    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out. `matched` takes equally many
-    rows of every expert. A shared expert has the last row: its inputs are those of all tokens, its g the gate on its
-    output, 1 without one.
+    `scaled` analyses g x, as published; `weighted` counts x g times; `plain` leaves g out; `zeros` analyses g x of all
+    tokens, 0 where the expert did not serve (the source does not say which of the two it takes, so the default is a
+    guess). `matched` takes equally many rows of every expert. A shared expert has the last row: its inputs are those of
+    all tokens, its g the gate on its output, 1 without one.
 
     Formula:
         O_ef = |U_e'U_f|_F^2 / n = (1/n) sum_i cos^2 theta_i
@@ -90,7 +91,7 @@ def null(
     common_rows: State,
     *,
     n: int,
-    weighting: Weighting,
+    weighting: Reading,
     matched: bool,
     generator: torch.Generator,
 ) -> Chance:

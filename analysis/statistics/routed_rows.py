@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from analysis.sampling import bottom, rows_at, token_hash
-from analysis.slots import LayerBatch, block_of_token
+from analysis.slots import BLOCKS, LayerBatch, block_of_token
 from analysis.spec import EMPTY
 from analysis.statistic import Spec, statistic
 
@@ -23,16 +23,21 @@ _CELL = ("layer", "expert", ROWS)
         "block": Spec(_CELL, torch.int64, "sample"),
         "weight": Spec(_CELL, torch.float32, "sample"),
         "input": Spec((*_CELL, "model"), torch.bfloat16, "sample"),
+        "served": Spec(("block", "layer", "expert"), torch.int64),
+        "seen": Spec(("block", "layer"), torch.int64),
     },
 )
 def routed_rows(batch: LayerBatch) -> dict[str, Tensor]:
-    """Of each expert's served tokens, the 160 of lowest hash: expert input x and combine weight g.
+    """Of each expert's served tokens, the 160 of lowest hash: expert input x and combine weight g; and of how many.
+
+    `served` counts the tokens of each expert and `seen` those of the layer, so that the tokens that an expert did not
+    serve can stand beside its sample as rows of 0.
 
     Inputs are kept in bfloat16: exact for a model that runs in it, to 3 digits for others, whose subspaces that leaves
     alone. In float32 the sample of an OLMoE would take 1.3 GB.
 
     Returns:
-        Rows in the order of their hash, in units of the hidden state; NaN in empty places.
+        Rows in the order of their hash, in units of the hidden state; NaN in empty places. Counts of tokens.
 
     Source:
         Liu 2026, arXiv 2605.16349, for routed inputs; the sample is ours.
@@ -43,10 +48,16 @@ def routed_rows(batch: LayerBatch) -> dict[str, Tensor]:
     cell = torch.where(counted, batch.indices, -1)
     pairs = bottom(hashes[:, None].expand(-1, k).flatten(), cell.flatten(), experts, ROWS)
     tokens = torch.where(pairs < 0, -1, pairs // k)
-    every = {
+    block = block_of_token(batch.prompts, batch.keys)
+    place = block[:, None] * experts + batch.indices
+    served = torch.bincount(place[counted], minlength=BLOCKS * experts).view(BLOCKS, experts)
+    sample = {
         "hash": rows_at(hashes, tokens, EMPTY),
-        "block": rows_at(block_of_token(batch.prompts, batch.keys), tokens, -1),
+        "block": rows_at(block, tokens, -1),
         "weight": rows_at(batch.weights.float().flatten(), pairs, torch.nan),
         "input": rows_at(batch.expert_input.bfloat16(), tokens, torch.nan),
     }
-    return {name: array.unsqueeze(0) for name, array in every.items()}
+    counts = {"served": served, "seen": torch.bincount(block, minlength=BLOCKS)}
+    return {name: array.unsqueeze(0) for name, array in sample.items()} | {
+        name: array.unsqueeze(1) for name, array in counts.items()
+    }

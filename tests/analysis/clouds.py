@@ -3,7 +3,7 @@
 import torch
 
 from analysis.linalg import orthonormal
-from analysis.slots import Prompts, Shape, text_digest
+from analysis.slots import BLOCKS, Prompts, Shape, text_digest
 from analysis.spec import EMPTY
 from analysis.statistic import State
 
@@ -38,7 +38,9 @@ def routed(clouds, weights=None, blocks=None):
         block[0, e, : len(rows)] = held[torch.arange(len(rows)) % 32] if blocks is None else blocks[e]
         x[0, e, : len(rows)] = rows
         g[0, e, : len(rows)] = 1.0 if weights is None else weights[e].float()
-    return State("routed_rows", shape, HELD, {"hash": hashes, "block": block, "weight": g, "input": x})
+    served = torch.nn.functional.one_hot(block[0] + 1, BLOCKS + 1).sum(1)[:, 1:].T[:, None]
+    arrays = {"hash": hashes, "block": block, "weight": g, "input": x, "served": served, "seen": served.sum(-1)}
+    return State("routed_rows", shape, HELD, arrays)
 
 
 def common(rows, weights=None, shared=0):

@@ -138,3 +138,8 @@ def test_routed_rows_are_the_inputs_and_weights_of_served_tokens(world):
         torch.testing.assert_close(state["input"][2, expert, place], batch.expert_input[t].bfloat16(), rtol=0, atol=0)
         assert int(state["block"][2, expert, place]) == batch.prompts.blocks[int(batch.keys.prompt[t])]
     assert (state["hash"][2, expert, len(mine) :] == EMPTY).all() and state["input"][2, expert, len(mine)].isnan().all()
+    assert int(state["served"][:, 2, expert].sum()) == len(mine)
+    assert (
+        state["seen"][:, 2].tolist()
+        == np.bincount([batch.prompts.blocks[p] for p in batch.keys.prompt.tolist()], minlength=8).tolist()
+    )

@@ -6,12 +6,14 @@ import re
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import subspace_angles
 
 from analysis.inference import evaluate
 from analysis.linalg import orthonormal
 from analysis.measure import Inputs, get
 from analysis.result import Reason
 from analysis.statistic import State
+from analysis.subspaces import Cut, principal, zeros_per_row
 from tests.analysis.clouds import HELD, N, cloud, common, generator, routed, span
 
 
@@ -108,3 +110,57 @@ def test_weightings_are_three_different_analyses():
         mixed = {"routed_rows": state, "common_rows": common(x), "expert_rows": outputs([x, x])}
         found = evaluate(get("routed_spectrum"), (Inputs(state.shape, mixed),), {"n": N, "weighting": weighting})
         assert found.values[0, 0] == pytest.approx(values[:N].sum() / values.sum(), rel=1e-9), weighting
+
+
+def with_zeros(batch, expert):
+    """g x of every token, as it is kept; 0 where the expert did not serve."""
+    chosen = (batch.indices == expert) & batch.served
+    g = torch.where(chosen, batch.weights.float(), 0.0).sum(-1)
+    return (g[:, None].double() * batch.expert_input.bfloat16().double()).numpy()
+
+
+def test_with_zeros_the_tokens_an_expert_did_not_serve_are_rows_of_nothing(world):
+    """Against the covariance of all tokens, written out: in the spectrum, and in the axes of two experts."""
+    batches = world.layers(lengths=(14,) * 16)
+    names = {*get("routed_spectrum").statistics, *get("grassmann_distance").statistics}
+    side = Inputs(world.SHAPE, {name: world.state_of(name, batches) for name in names})
+    knobs = {"weighting": "zeros", "n": 2, "matched": False}
+    found = evaluate(get("routed_spectrum"), (side,), knobs).values
+    distances = evaluate(get("grassmann_distance"), (side,), knobs).values
+    for layer, batch in enumerate(batches):
+        spans = []
+        for expert in range(world.SHAPE.experts):
+            variances, axes = np.linalg.eigh(np.cov(with_zeros(batch, expert).T))
+            assert found[layer, expert] == pytest.approx(variances[-2:].sum() / variances.sum(), rel=1e-9)
+            spans.append(axes[:, -2:])
+        expected = np.linalg.norm(subspace_angles(spans[0], spans[1]))
+        assert distances[layer, 0, 1] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_full_sample_stands_for_all_tokens_that_were_served():
+    """120 rows of 900 served, of 3,000 tokens: C + (1 - p) m m' with p = 0.3, of the rows that are kept."""
+    x = cloud(span(0, 3), 1, noise=0.3)
+    state = routed([x, cloud(span(1, 3), 2, noise=0.3)])
+    counts = torch.zeros(8, 1, 2, dtype=torch.int64)
+    counts[0, 0], counts[5, 0] = torch.tensor([400, 100]), torch.tensor([500, 1400])
+    seen = torch.zeros(8, 1, dtype=torch.int64)
+    seen[0], seen[5] = 1000, 2000
+    state = dataclasses.replace(state, arrays={**state.arrays, "served": counts, "seen": seen})
+    torch.testing.assert_close(zeros_per_row(state), torch.tensor([[2100 / 900, 1.0]]).double())
+    torch.testing.assert_close(zeros_per_row(state, (5, 6)), torch.tensor([[3.0, 600 / 1400]]).double())
+    variances = next(principal(state, Cut(2, len(x), 3), "zeros")).variances[0]
+    mean = x.mean(0)
+    whole = 0.3 * (np.cov(x.numpy().T, bias=True) + 0.7 * np.outer(mean, mean))
+    np.testing.assert_allclose(variances, np.linalg.eigvalsh(whole)[::-1], rtol=1e-9)
+
+
+def test_blind_routing_with_zeros_stays_in_its_band(world):
+    """Every expert takes any token: the mean over experts of the share of two axes lies in the layer's band."""
+    side = Inputs(
+        world.SHAPE,
+        {n: world.state_of(n, world.layers(lengths=(30,) * 16)) for n in get("routed_spectrum").statistics},
+    )
+    for weighting in ("scaled", "zeros"):
+        result = evaluate(get("routed_spectrum"), (side,), {"weighting": weighting, "n": 2})
+        low, high = (np.broadcast_to(bound, result.values.shape) for bound in (result.null.low, result.null.high))
+        assert ((low <= result.values) & (result.values <= high)).mean() > 0.8, weighting
