@@ -114,7 +114,8 @@ def ask(
 
 def capture_key(options: CaptureOptions) -> dict[str, Any]:
     """The capture options that change numbers; how many tokens share a batch does not."""
-    return {"generate": options.generate, "chat_template": options.chat_template, "max_tokens": options.max_tokens}
+    names = ("generate", "chat_template", "max_tokens", "first_token")
+    return {name: getattr(options, name) for name in names}
 
 
 def digest(parts: Any) -> str:
@@ -187,8 +188,9 @@ def _check_texts(checkpoints: Sequence[Checkpoint], prompts: PromptSet, capture:
                 f"{prompts.name} holds ids of an imported trace's prompts and no texts, and {checkpoint.id} {runs}. "
                 "Name a set with texts, or import the other trace with --prompts as well."
             )
-    if (capture.generate or capture.chat_template) and all(c.trace for c in checkpoints):
+    changed = capture.generate or capture.chat_template or not capture.first_token
+    if changed and all(c.trace for c in checkpoints):
         raise Refusal(
-            f"{checkpoints[0].id} is an imported trace: its tokens are those of the file, so none are generated and no "
-            "chat template is applied; leave both out."
+            f"{checkpoints[0].id} is an imported trace: its tokens are those of the file, so none are generated or "
+            "left out and no chat template is applied; leave these options out."
         )

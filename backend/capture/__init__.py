@@ -19,7 +19,18 @@ from backend.adapters.law import TOKENS, Verified, verify
 from backend.adapters.watch import Extra, Trace, watch
 from backend.capture.assemble import Routed, layer_batch, route_batch, routed_of, with_experts, with_shared_norms
 from backend.capture.backward import run_with_gradients
-from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, encode, keys_of, padded, prompts_of
+from backend.capture.tokens import (
+    Encoded,
+    PromptLike,
+    TokenClasses,
+    batches,
+    counted_rows,
+    encode,
+    keys_of,
+    padded,
+    parted,
+    prompts_of,
+)
 
 __all__ = ["CaptureOptions", "Captured", "capture", "verified"]
 
@@ -37,12 +48,22 @@ BACKWARD = 4
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How prompts become tokens. `generate` greedy tokens follow each prompt, which is cut at `max_tokens` before."""
+    """How prompts become tokens. `generate` greedy tokens follow each prompt, which is cut at `max_tokens` before.
+
+    `first_token` false leaves the first token of each prompt (BOS, where the tokenizer sets one) out of whatever is
+    counted or summed; the model sees it all the same.
+    """
 
     generate: int = 0
     chat_template: bool = False
+    first_token: bool = True
     max_tokens: int = 2048
     batch_tokens: int = 4096
+
+    @property
+    def alone(self) -> bool:
+        """Whether a prompt of a single token has one that counts."""
+        return self.first_token or self.generate > 0
 
     def __post_init__(self) -> None:
         """Refuse numbers that no pass can have."""
@@ -110,8 +131,9 @@ def begun(
         raise GeometryError(f"{type(model).__name__} has no language-model head, so it cannot generate")
     limit = _limit(model, options)
     encoded = [encode(tokenizer, p, chat_template=options.chat_template, max_tokens=limit) for p in prompts]
-    if not any(len(each) for each in encoded):
-        raise TooFew(f"none of the {len(encoded)} prompts has a token, so there is nothing to run")
+    if not parted(encoded, options.alone)[0]:
+        beside = "" if options.alone else " beside its first"
+        raise TooFew(f"none of the {len(encoded)} prompts has a token{beside}, so there is nothing to run")
     return Run(model, anatomy, tokenizer, options, needs), encoded
 
 
@@ -143,7 +165,7 @@ class Run:
 
     def batches(self, encoded: Sequence[Encoded]) -> Iterator[Captured]:
         """One `Captured` for each micro-batch."""
-        full, empty = [e for e in encoded if len(e)], [e for e in encoded if not len(e)]
+        full, empty = parted(encoded, self.options.alone)
         run, notes = self, ()
         if not self._verify(full[0]).keeps_shared:
             run, notes = replace(self, anatomy=self.anatomy.without_shared()), (NO_SHARED,)
@@ -161,14 +183,14 @@ class Run:
 
     def _captured(self, batch: list[Encoded], full: int, classes: TokenClasses) -> Captured:
         traces, predicted = self._pass(batch[:full])
-        tokens = prompts_of(batch), keys_of(batch, classes, predicted)
+        tokens = prompts_of(batch), keys_of(batch, classes, predicted, self.options.first_token)
         pairs = list(zip(self.anatomy.layers, traces, strict=True))
         routed = [routed_of(layer, trace) for layer, trace in pairs]
         route = route_batch(self.anatomy.shape, *tokens, routed) if "routes" in self.needs else None
         layers: tuple[LayerBatch, ...] = ()
         if self.needs - {"routes"}:
             layers = tuple(self.layer_batch(n, tokens, t, routed[n]) for n, t in enumerate(traces))
-        return Captured(route, layers, notes_of(batch))
+        return Captured(route, layers, notes_of(batch, full))
 
     @property
     def extra(self) -> Extra:
@@ -186,7 +208,7 @@ class Run:
     def _pass(self, batch: list[Encoded]) -> tuple[list[Trace], Tensor]:
         device = self.model.device
         ids, mask = (t.to(device) for t in padded(batch, self.pad()))
-        rows = mask.flatten().nonzero().squeeze(-1)
+        rows = counted_rows(mask, self.options.first_token)
         with _lock(self.model), watch(self.anatomy, rows, mask.numel(), self.extra) as traces:
             if "backward" in self.needs:
                 out, gradients = run_with_gradients(self.model, self.anatomy, ids, mask)
@@ -256,14 +278,14 @@ def _limit(model: Any, options: CaptureOptions) -> int:
     return room
 
 
-def notes_of(batch: Sequence[Encoded]) -> tuple[str, ...]:
-    """Sentences about what was left out of these prompts."""
+def notes_of(batch: Sequence[Encoded], full: int) -> tuple[str, ...]:
+    """Sentences about what was left out of these prompts, of which the first `full` have tokens that count."""
     cut = [each for each in batch if each.cut]
-    empty = [each.prompt.id for each in batch if not len(each)]
     notes = []
     if cut:
         names = ", ".join(f"{each.prompt.id} ({each.cut} left out)" for each in cut)
         notes.append(f"{len(cut)} of {len(batch)} prompts cut at {cut[0].given} tokens: {names}")
-    if empty:
-        notes.append(f"{len(empty)} of {len(batch)} prompts have no token and count for nothing: {', '.join(empty)}")
+    for length, what in enumerate(("no token", "no token beside the first")):
+        if lost := [each.prompt.id for each in batch[full:] if len(each) == length]:
+            notes.append(f"{len(lost)} of {len(batch)} prompts have {what} and count for nothing: {', '.join(lost)}")
     return tuple(notes)

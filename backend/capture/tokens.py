@@ -104,6 +104,20 @@ def padded(batch: Sequence[Encoded], pad: int) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
+def counted_rows(mask: Tensor, first_token: bool) -> Tensor:
+    """Which rows of the flattened batch count: all tokens, or all but the first of each prompt; never padding."""
+    if not first_token:
+        mask = mask.clone()
+        mask[:, 0] = 0
+    return mask.flatten().nonzero().squeeze(-1)
+
+
+def parted(encoded: Sequence[Encoded], alone: bool) -> tuple[list[Encoded], list[Encoded]]:
+    """Prompts that have a token that counts, and the others; `alone`: whether one of a single token has."""
+    least = 1 if alone else 2
+    return [each for each in encoded if len(each) >= least], [each for each in encoded if len(each) < least]
+
+
 def prompts_of(batch: Sequence[Encoded]) -> Prompts:
     """Identity and label of the prompts, in the order the keys index."""
     prompts = [each.prompt for each in batch]
@@ -112,8 +126,8 @@ def prompts_of(batch: Sequence[Encoded]) -> Prompts:
     )
 
 
-def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor) -> TokenKeys:
-    """Keys of all tokens, prompt after prompt: the order in which rows without padding are kept."""
+def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor, first_token: bool = True) -> TokenKeys:
+    """Keys of the tokens that count, prompt after prompt: the order of `counted_rows`."""
     column = lambda values: torch.tensor(list(values), dtype=torch.long)  # noqa: E731
     lengths, given = column(map(len, batch)), column(each.given for each in batch)
     prompt = torch.repeat_interleave(torch.arange(len(batch)), lengths)
@@ -131,7 +145,8 @@ def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor) 
         "token_class": torch.where(position == 0, TOKEN_CLASSES.index("first"), kinds),
         "span": torch.from_numpy(np.array([span for each in batch for span in each.spans], np.int64).reshape(-1, 2)),
     }
-    return TokenKeys(predicted=predicted, **{name: values.to(predicted.device) for name, values in keys.items()})
+    kept = slice(None) if first_token else position > 0
+    return TokenKeys(predicted=predicted, **{name: values[kept].to(predicted.device) for name, values in keys.items()})
 
 
 class TokenClasses:

@@ -33,6 +33,7 @@ def ask(
     knob: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, as `measures` lists them.")] = None,
     generate: Annotated[int, typer.Option(help="Tokens to generate after each prompt, captured too.")] = 0,
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
+    first_token: Annotated[bool, typer.Option(help="Count the first token of each prompt (BOS, as a rule).")] = True,
     form: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.json,
     out: Annotated[Path | None, typer.Option(help="Also write a .parquet, .csv, .npy or .tex file.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would take, and ask nothing.")] = False,
@@ -42,7 +43,7 @@ def ask(
     if out and out.suffix not in ENDINGS:
         raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
     knobs = dict(named_value(text, "--knob") for text in knob or ())
-    capture = {"generate": generate, "chat_template": chat_template}
+    capture = {"generate": generate, "chat_template": chat_template, "first_token": first_token}
     wanted = Wanted(measure, checkpoint, prompts, knobs, capture)
     if plan:
         with open_door(Settings.from_environment()) as door:

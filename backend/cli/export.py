@@ -40,12 +40,13 @@ def routes(
     out: Annotated[Path, typer.Option(help="A .parquet or .jsonl file.")],
     generate: Annotated[int, typer.Option(help="Tokens to generate after each prompt, captured too.")] = 0,
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's own.")] = False,
+    first_token: Annotated[bool, typer.Option(help="Count the first token of each prompt (BOS, as a rule).")] = True,
 ) -> None:
     """One row for each token, layer and chosen expert: prompt, position, role, token id, layer, expert, weight."""
     if out.suffix not in ENDINGS:
         raise Refusal(f"--out {out} ends in {out.suffix!r}; known: {', '.join(ENDINGS)}.", known=list(ENDINGS))
     settings = Settings.from_environment()
-    capture = {"generate": generate, "chat_template": chat_template}
+    capture = {"generate": generate, "chat_template": chat_template, "first_token": first_token}
     line = ProgressLine()
     try:
         with open_door(settings) as door:

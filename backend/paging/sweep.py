@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from analysis.errors import GeometryError
-from analysis.slots import LayerBatch
+from analysis.slots import LayerBatch, TokenKeys
 from backend.adapters.law import TOKENS, verdict
 from backend.adapters.watch import Trace, watch
 from backend.capture import (
@@ -32,7 +32,17 @@ from backend.capture import (
     verified,
 )
 from backend.capture.assemble import Routed, route_batch, routed_of
-from backend.capture.tokens import Encoded, PromptLike, TokenClasses, batches, keys_of, padded, prompts_of
+from backend.capture.tokens import (
+    Encoded,
+    PromptLike,
+    TokenClasses,
+    batches,
+    counted_rows,
+    keys_of,
+    padded,
+    parted,
+    prompts_of,
+)
 from backend.paging.anatomy import PagedAnatomy
 from backend.paging.law import Law
 from backend.paging.lockstep import Lockstep, Walk
@@ -80,10 +90,10 @@ class Micro:
     def __post_init__(self) -> None:
         device = self.run.model.device
         self._ids, self._mask = (t.to(device) for t in padded(self.batch[: self.full], self.run.pad()))
-        self._rows = self._mask.flatten().nonzero().squeeze(-1)
+        self._rows = counted_rows(self._mask, self.run.options.first_token)
         self.begin()
         blank = torch.full((len(self._rows),), -1, device=device)
-        self.tokens = prompts_of(self.batch), keys_of(self.batch, self.classes, blank)
+        self.tokens = prompts_of(self.batch), self._keys(blank)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -119,8 +129,11 @@ class Micro:
     def captured(self, anatomy: PagedAnatomy) -> Captured:
         """The routing of all layers, once the pass has ended."""
         routed = [self.routed.get(n) or routed_of(layer, Trace()) for n, layer in enumerate(anatomy.layers)]
-        keys = keys_of(self.batch, self.classes, self.walk.result)
+        keys = self._keys(self.walk.result)
         return Captured(route_batch(anatomy.shape, self.tokens[0], keys, routed), (), self.notes)
+
+    def _keys(self, predicted: Tensor) -> TokenKeys:
+        return keys_of(self.batch, self.classes, predicted, self.run.options.first_token)
 
 
 class Sweep:
@@ -259,9 +272,9 @@ def _micros(
         what = "writes no text: each token" if options.generate else "gives no gradients: they"
         raise GeometryError(f"a paged model {what} would need all layers again; {WHOLE}")
     run, encoded = begun(anatomy.pager.model, anatomy, tokenizer, shard.prompts, options, shard.needs)
-    full, empty = [e for e in encoded if len(e)], [e for e in encoded if not len(e)]
+    full, empty = parted(encoded, options.alone)
     classes = TokenClasses(tokenizer)
     for batch in batches(full, run.budget(), 0):
         whole = [*batch, *empty]
-        yield Micro(number, run, whole, len(batch), notes_of(whole), classes)
+        yield Micro(number, run, whole, len(batch), notes_of(whole, len(batch)), classes)
         empty = []

@@ -30,11 +30,12 @@ MOST_CHECKPOINTS = 64
 
 
 class CaptureBody(BaseModel):
-    """How prompts are run."""
+    """How prompts are run, and whether the first token of each counts."""
 
     model_config = ConfigDict(extra="forbid")
     generate: int = Field(default=0, ge=0, le=4096)
     chat_template: bool = False
+    first_token: bool = True
 
 
 class QuestionBody(BaseModel):
@@ -132,7 +133,7 @@ def _question(services: Services, body: QuestionBody) -> Question:
         [services.checkpoints.find(name) for name in body.checkpoints],
         services.prompts.find(body.prompts) if body.prompts else None,
         body.knobs,
-        CaptureOptions(generate=body.capture.generate, chat_template=body.capture.chat_template),
+        CaptureOptions(**body.capture.model_dump()),
         services.checkpoints.start_of,
     )
 

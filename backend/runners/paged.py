@@ -15,7 +15,7 @@ from backend.errors import Conflict
 from backend.paging.layer_states import LayerStates
 from backend.paging.sweep import Shard, Stepped, Sweep
 from backend.paging.unfinished import Unfinished
-from backend.question import digest
+from backend.question import capture_key, digest
 from backend.runners.messages import CaptureTask, Message, Progress, ShardReady, ShardWork
 from backend.runners.residents import PagedResident
 from backend.runners.routes_chunk import RoutesChunk
@@ -128,5 +128,5 @@ def _key(task: CaptureTask, works: Sequence[ShardWork], resident: PagedResident)
     """Whatever decides a bit of what is kept between layers."""
     versions = [importlib.metadata.version(name) for name in ("torch", "transformers")]
     shards = [[sorted(work.statistics.values()), work.routes, [p.digest for p in work.prompts]] for work in works]
-    options = [task.capture.batch_tokens, task.capture.max_tokens, task.capture.chat_template]
+    options = [task.capture.batch_tokens, capture_key(task.capture)]
     return digest([shards, options, task.checkpoint.stamp, versions, str(resident.model.device)])

@@ -120,6 +120,31 @@ def test_a_cut_prompt_is_counted_and_named(model: Any) -> None:
     assert batch.route is not None and len(batch.route.keys) == 10
 
 
+def test_a_first_token_left_out_is_seen_by_the_model_and_counted_nowhere(model: Any) -> None:
+    asked, needs = tiny_moe.prompts("abc", "x", "abcdefgh"), ("routes", "layers", "backward")
+    ((whole,), (part,)) = (
+        tiny_moe.run(model, adapt(model), asked, needs, first_token=counts) for counts in (True, False)
+    )
+    assert whole.route is not None and part.route is not None
+    order = [whole.route.prompts.ids.index(name) for name in part.route.prompts.ids]
+    keys, kept = part.route.keys, []
+    for row in order:
+        kept += ((whole.route.keys.prompt == row) & (whole.route.keys.position > 0)).nonzero().flatten().tolist()
+    assert keys.position.tolist() == [1, 2, 1, 2, 3, 4, 5, 6, 7]
+    assert torch.equal(keys.token, whole.route.keys.token[kept]) and torch.equal(keys.next, whole.route.keys.next[kept])
+    assert torch.equal(keys.predicted, whole.route.keys.predicted[kept])
+    assert torch.equal(part.route.indices, whole.route.indices[:, kept])
+    for name in ("router_input", "logits", "task_gradient"):
+        for mine, all_of_them in zip(part.layers, whole.layers, strict=True):
+            torch.testing.assert_close(getattr(mine, name), getattr(all_of_them, name)[kept])
+    assert part.notes == ("1 of 3 prompts have no token beside the first and count for nothing: b",)
+    assert set(part.route.prompts.ids) == {"a", "b", "c"}
+    with pytest.raises(TooFew, match="none of the 1 prompts has a token beside its first"):
+        captured(model, tiny_moe.prompts("x"), first_token=False)
+    (grown,) = captured(model, tiny_moe.prompts("x"), first_token=False, generate=2)
+    assert grown.keys.position.tolist()[0] == 1 and (grown.keys.role == GENERATED).all()
+
+
 def test_the_models_positions_bound_a_prompt_too(model: Any) -> None:
     (batch,) = captured(model, tiny_moe.prompts("x" * 600), generate=2)
     assert int((batch.keys.role == PROMPT).sum()) == 510

@@ -59,6 +59,14 @@ def test_every_state_and_route_is_that_of_the_resident_model_to_the_last_bit(
     assert ours == theirs is not None
 
 
+def test_a_first_token_left_out_is_left_out_layer_by_layer_too(root: Path, tmp_path: Path) -> None:
+    asked = task(saved("olmoe", root / "olmoe"), FEW)
+    less = replace(asked, capture=replace(asked.capture, first_token=False))
+    expected = Machine(tmp_path / "whole", "never").run(less)
+    assert Machine(tmp_path / "paged", "always").run(less) == expected
+    assert expected != Machine(tmp_path / "all", "never").run(asked)
+
+
 def test_the_lab_model_is_paged_too(tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "data" / "checkpoints" / "kmeans" / "step-00000"
     checkpoint = read(folder)

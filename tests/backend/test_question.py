@@ -46,6 +46,7 @@ def test_everything_that_changes_the_answer_changes_the_key() -> None:
         ask("expert_load", [CHECKPOINT], WORDS, {"count": "served"}),
         ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(generate=4)),
         ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(chat_template=True)),
+        ask("expert_load", [CHECKPOINT], WORDS, capture=CaptureOptions(first_token=False)),
         ask("load_difference", [CHECKPOINT, OTHER], WORDS),
         ask("load_difference", [OTHER, CHECKPOINT], WORDS),
     ]

@@ -208,8 +208,10 @@ def test_nothing_is_generated_behind_a_trace(pair: Pair) -> None:
     from backend.capture import CaptureOptions
 
     trace = pair.bench.services.checkpoints.find("traced-tiny")
-    with pytest.raises(Refusal, match="none are generated and no chat template is applied"):
+    with pytest.raises(Refusal, match="none are generated or left out and no chat template is applied"):
         ask("expert_load", [trace], pair.words, capture=CaptureOptions(generate=2))
+    with pytest.raises(Refusal, match="none are generated or left out"):
+        ask("expert_load", [trace], pair.words, capture=CaptureOptions(first_token=False))
 
 
 def test_a_running_backend_takes_the_file_and_its_worker_answers(
