@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analysis.errors import TooFew
+from analysis.slots import Prompts
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ def within_and_across(
     cosines: Float[Tensor, "layer prompt prompt"],
     pairs: Bool[Tensor, "prompt prompt"],
     labels: Int[Tensor, "draw prompt"],
+    sizes: Int[Tensor, " class"] | None = None,
 ) -> tuple[Group, Group]:
     """Pairs of equal and of different labels, for many labellings at once.
 
@@ -51,6 +54,7 @@ def within_and_across(
         cosines: Likeness of prompts per layer; NaN pairs are left out of their layer.
         pairs: Which pairs count, each once.
         labels: One labelling per row.
+        sizes: Prompts that each label is to stand for; as many as have it, if not given.
 
     Returns:
         Within and across, each draw by layer, in the unit of the likeness.
@@ -66,9 +70,26 @@ def within_and_across(
     moments = torch.stack([used.double(), s, s**2])
     indicator = torch.nn.functional.one_hot(labels).double()
     draws, prompts, classes = indicator.shape
+    if sizes is not None:
+        equal, every = _standing_for(moments, indicator, sizes)
+        return _group(equal, centre), _group(every - equal, centre)
     flat = indicator.permute(1, 0, 2).reshape(prompts, draws * classes)
     equal = ((moments @ flat) * flat).sum(-2).unflatten(-1, (draws, classes)).sum(-1).movedim(-1, 1)
     return _group(equal, centre), _group(moments.sum((-1, -2))[:, None] - equal, centre)
+
+
+def _standing_for(
+    moments: Float[Tensor, "moment layer prompt prompt"],
+    indicator: Float[Tensor, "draw prompt class"],
+    sizes: Int[Tensor, " class"],
+) -> tuple[Float[Tensor, "moment draw layer"], Float[Tensor, "moment draw layer"]]:
+    """Sums over pairs of equal label and over all, each pair of labels as if it had the pairs of so many prompts."""
+    tables = torch.einsum("dpc,mlpq,dqe->mdlce", indicator, moments, indicator)
+    tables = tables.triu() + tables.tril(-1).mT
+    same, there = torch.eye(len(sizes), dtype=torch.float64), indicator.sum(1)
+    wanted, held = (n[..., :, None] * n[..., None, :] - same * n[..., :, None] for n in (sizes.double(), there))
+    tables = tables * torch.where(held > 0, wanted / held, 0.0)[None, :, None]
+    return tables.diagonal(dim1=-2, dim2=-1).sum(-1), tables.sum((-1, -2))
 
 
 def shuffled(labels: Int[Tensor, " prompt"], draws: int, generator: torch.Generator) -> Int[Tensor, "draw prompt"]:
@@ -102,6 +123,25 @@ def label_codes(categories: tuple[str, ...]) -> Int[Tensor, " prompt"]:
             "within against across needs two categories, and two prompts in one of them"
         )
     return torch.tensor([names.index(c) for c in categories])
+
+
+def sizes_by_design(prompts: Prompts) -> Int[Tensor, " class"] | None:
+    """How many prompts each category stands for where a block of prompts was left out, if that was so by design.
+
+    Categories of equally many prompts were made so: other prompts would have had the same shares, and what a block
+    takes from one is no news of it. Other shares are taken as chance gave them.
+
+    Returns:
+        Prompts of each category, in alphabetical order; None where nothing was left out, where categories differ in
+        size, or where one of them is gone.
+
+    Source:
+        Ours: post-stratified replicates, as of a stratified sample (Cochran 1977, section 5A.9).
+    """
+    counts = Counter(prompts.whole)
+    if not counts or len(set(counts.values())) > 1 or set(prompts.categories) != counts.keys():
+        return None
+    return torch.tensor([counts[name] for name in sorted(counts)])
 
 
 def _group(moments: Float[Tensor, "moment draw layer"], centre: Float[Tensor, " layer"]) -> Group:

@@ -87,11 +87,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts behind a batch or a state: identity and label, never text."""
+    """The prompts behind a batch or a state: identity and label, never text.
+
+    `whole` are the categories of all prompts where a block of them was left out, and empty elsewhere.
+    """
 
     ids: tuple[str, ...]
     digests: tuple[str, ...]
     categories: tuple[str, ...]
+    whole: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -58,7 +58,8 @@ class State:
     def without_block(self, block: int) -> State:
         """The state as if the prompts of this block had never been run."""
         keep = [row for row, b in enumerate(self.prompts.blocks) if b != block]
-        return self._resampled(keep, partial(_without_block, block))
+        found = self._resampled(keep, partial(_without_block, block))
+        return replace(found, prompts=replace(found.prompts, whole=self.prompts.categories))
 
     def without_stretch(self, stretch: int) -> State:
         """The state as if this stretch of each prompt's tokens had never been run, for what is kept token by token."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.effect import Group, cohens_d, label_codes, shuffled, within_and_across
+from analysis.effect import Group, cohens_d, label_codes, shuffled, sizes_by_design, within_and_across
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import above_the_largest, beyond, central_band
 from analysis.prompt_pairs import distinct_pairs
@@ -59,12 +59,13 @@ def signature_effect(
 
     Caveat:
         Pairs share prompts, so they are not independent: trust the permutation p and the interval, not the number of
-        pairs. The interval counts that the shares of the categories might have been others: it held 95 % of the time
-        where chance gave them (333 simulations), but 99 % in a layer where they were equal by design and one category
-        was more alike in itself. Categories that differ in length or vocabulary differ in routing for that reason too.
+        pairs. Where all categories have equally many prompts, the interval takes that for made so, and else counts that
+        their shares might have been others (which widens it where one category is more alike in itself). Categories
+        that differ in length or vocabulary differ in routing for that reason too.
     """
     labels = label_codes(prompt_counts.prompts.categories)[None]
-    within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
+    cosines, sizes = _cosines(prompt_counts, weighting, form, centred), sizes_by_design(prompt_counts.prompts)
+    within, across = within_and_across(cosines, _pairs(prompt_counts), labels, sizes)
     values = _quantity(within, across, quantity)[0]
     effect = cohens_d(within, across)[0, -1]
     facts = {

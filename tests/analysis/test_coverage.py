@@ -6,11 +6,14 @@ fixed, so the same trials are counted everywhere. Balanced routing is no case: M
 floor is to be asked and not its interval.
 """
 
+import dataclasses
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from analysis.inference import evaluate
 from analysis.measure import FAMILIES, get
 from tests.analysis.coverage import Population, covered
 
@@ -61,6 +64,11 @@ def draws(population):
     return [population.draw(seed) for seed in range(DRAWS)]
 
 
+def test_the_effects_interval_holds_at_the_nominal_rate_where_categories_are_equal_by_design(population, draws):
+    held = covered(population, "signature_effect", {}, draws[:FEW])
+    assert SMOOTH[0] <= held.mean() <= SMOOTH[1], f"{held.mean():.3f} of {held.size} trials"
+
+
 @pytest.mark.parametrize(("name", "knobs", "band"), CASES, ids=[name for name, _, _ in CASES])
 def test_intervals_hold_the_value_of_endless_prompts_at_the_nominal_rate(name, knobs, band, population, draws):
     few = [population.draw(seed, mixed=True) for seed in range(FEW)] if name == "signature_effect" else draws[:FEW]
@@ -70,11 +78,17 @@ def test_intervals_hold_the_value_of_endless_prompts_at_the_nominal_rate(name, k
     assert band[0] <= held.mean() <= band[1], f"{held.mean():.3f} of {held.size} trials"
 
 
-def test_the_effects_interval_counts_that_categories_might_have_had_other_shares(population, draws):
-    """Where every draw has as many of each, and one category is more alike in itself, it is wider than it need be."""
-    fixed = covered(population, "signature_effect", {}, draws[: FEW // 2])
-    assert fixed[:, 0].mean() > 0.98
-    assert "shares of the categories" in get("signature_effect").caveat
+def test_categories_of_equal_size_are_taken_for_made_so_and_others_for_chance(population, draws):
+    """One category is more alike in itself, so a block that takes more of it than of the other moves layer 0's d."""
+    measure = dataclasses.replace(get("signature_effect"), null=None, null_reason="not asked")
+    widths = {}
+    for mixed in (False, True):
+        found = [population.draw(seed, mixed=mixed) for seed in range(FEW // 4)]
+        sizes = {tuple(sorted(Counter(d.routes[1].prompts.categories).values())) for d in found}
+        assert (sizes == {(40, 40)}) != mixed
+        bounds = [evaluate(measure, population.sides(measure, drawn), {}).interval for drawn in found]
+        widths[mixed] = np.mean([each.high[0] - each.low[0] for each in bounds])
+    assert widths[False] < 0.8 * widths[True]
 
 
 def test_intervals_half_or_twice_as_wide_are_noticed(population, draws):

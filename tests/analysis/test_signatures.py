@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from analysis.cosines import unit_rows
-from analysis.effect import Group, cohens_d, label_codes, within_and_across
+from analysis.effect import Group, cohens_d, label_codes, sizes_by_design, within_and_across
 from analysis.errors import TooFew
 from analysis.inference import evaluate
 from analysis.measure import get
@@ -73,6 +73,40 @@ def test_batched_within_and_across_equal_the_double_loop(world):
                 assert int(group.count[draw, layer]) == len(seen)
                 assert float(group.mean[draw, layer]) == pytest.approx(np.mean(seen), abs=1e-12)
                 assert float(group.sd[draw, layer]) == pytest.approx(np.std(seen, ddof=1), abs=1e-12)
+
+
+def test_pairs_stand_for_those_of_categories_of_their_whole_size():
+    """2, 3 and 2 prompts for 4 of each: every pair counts as often as its labels had pairs for each one left."""
+    cosines = torch.rand(1, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels, size = torch.tensor([2, 0, 1, 0, 1, 1, 2]), 4
+    pairs = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    held = labels.bincount()
+    for group, same in zip(
+        within_and_across(cosines, pairs, labels[None], torch.full((3,), size)), (True, False), strict=True
+    ):
+        weights, seen = [], []
+        for i, j in pairs.nonzero().tolist():
+            a, b = labels[i], labels[j]
+            if (a == b) == same:
+                wanted, there = (size * (size - 1), held[a] * (held[a] - 1)) if same else (size**2, held[a] * held[b])
+                weights.append(float(wanted / there))
+                seen.append(float(cosines[0, i, j]))
+        mean, total = np.average(seen, weights=weights), sum(weights)
+        variance = np.average((np.array(seen) - mean) ** 2, weights=weights) * total / (total - 1)
+        assert float(group.count) == pytest.approx(total) == (3 * 6 if same else 3 * 16)
+        assert (float(group.mean), float(group.sd)) == (pytest.approx(mean), pytest.approx(variance**0.5))
+    plain, whole = (within_and_across(cosines, pairs, labels[None], sizes) for sizes in (None, held))
+    for group, other in zip(plain, whole, strict=True):
+        torch.testing.assert_close(other.sd, group.sd)
+
+
+def test_sizes_are_by_design_where_all_categories_had_equally_many_prompts():
+    def left(categories, whole):
+        names = tuple(map(str, range(len(categories))))
+        return sizes_by_design(Prompts(names, names, tuple(categories), tuple(whole)))
+
+    assert left("aab", "aaabbb").tolist() == [3, 3]
+    assert left("aab", "") is None and left("aab", "aaabb") is None and left("aa", "aabb") is None
 
 
 def test_a_prompt_is_not_paired_with_its_own_copy():
