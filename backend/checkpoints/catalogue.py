@@ -161,7 +161,7 @@ class Checkpoints:
 
     def _registered(self, kept: dict) -> Checkpoint:
         """A registered one as its folder is now."""
-        was = Checkpoint(**{**kept, "statistics": tuple(kept.get("statistics", ()))})
+        was = Checkpoint.from_kept(kept)
         if was.trace:
             there = (self._settings.store / was.folder).is_file()
             return was if there else replace(was, error=f"The store has lost the trace of {was.id}; import it again.")

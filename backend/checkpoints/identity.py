@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ class Checkpoint:
     `weight_bytes` is the size of the weights as stored. With `fetched` false they are still on the hub, which says
     their digests, so the fingerprint is known; the first question that reads them fetches them.
     An imported trace has no model: `trace` is the format it came in, `prompts` the set that it is of, `statistics` what
-    it decides, and `folder` the file that the store keeps of it.
+    it decides, `notes` what it says of itself, and `folder` the file that the store keeps of it.
     `step`, `stage` and `tokens` say where in its run it stands, as far as its name or the run's own files tell.
     """
 
@@ -61,6 +62,7 @@ class Checkpoint:
     statistics: tuple[str, ...] = ()
     stage: str | None = None
     tokens: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[tuple[int, ...], int, int]:
@@ -74,4 +76,10 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         """What a client is told: everything but where the files lie and when they changed."""
         told = {name: value for name, value in asdict(self).items() if name not in ("folder", "stamp")}
-        return told | {"statistics": list(self.statistics)}
+        return told | {"statistics": list(self.statistics), "notes": list(self.notes)}
+
+    @classmethod
+    def from_kept(cls, kept: Mapping[str, Any]) -> Checkpoint:
+        """From all its fields as the store keeps them, lists for tuples."""
+        tuples = {name: tuple(kept.get(name, ())) for name in ("statistics", "notes")}
+        return cls(**{**kept, **tuples})

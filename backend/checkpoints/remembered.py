@@ -31,7 +31,7 @@ class Remembered:
         if file and file.is_file():
             try:
                 kept = json.loads(file.read_text("utf-8"))
-                self._known = {path: (stamp, _checkpoint(values)) for path, (stamp, values) in kept.items()}
+                self._known = {path: (stamp, Checkpoint.from_kept(values)) for path, (stamp, values) in kept.items()}
             except (ValueError, TypeError, AttributeError):
                 self._known = {}  # a damaged memory costs reading again, no more
 
@@ -94,7 +94,3 @@ def _reader() -> str:
     files = [*sorted(_HERE.glob("*.py")), *sorted(_HERE.glob("*.json")), _LAB]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
     return f"{digest} transformers {version('transformers')}"
-
-
-def _checkpoint(values: dict) -> Checkpoint:
-    return Checkpoint(**{**values, "statistics": tuple(values["statistics"])})

@@ -33,3 +33,5 @@ def import_trace(
     shape = f"{kept['moe_layers']} layers of {kept['experts']} experts, {kept['top_k']} a token"
     typer.echo(f"{kept['id']}: {kept['trace']}, {shape}; ask it on the prompts {kept['prompts']}")
     typer.echo(f"it decides {', '.join(kept['statistics'])}")
+    for note in kept.get("notes", ()):
+        typer.echo(note)

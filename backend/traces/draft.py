@@ -17,7 +17,8 @@ class Draft:
 
     Routes are the arrays `prompt` (a row of `ids`), `position`, `role`, `token` (-1 where the file has no token ids),
     `indices` (token, layer, k) and, where the file has combine weights, `weights`. Counts are `selected` (prompt,
-    layer, expert) and `tokens` (prompt); with `input` (prompt, layer, expert, model) come sums of routed inputs.
+    layer, expert) and `tokens` (prompt); with `input` (prompt, layer, expert, model) come sums of routed inputs, with
+    `input_square` (the same axes) sums of their squares, channel by channel.
     """
 
     layers: tuple[str, ...]

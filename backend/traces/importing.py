@@ -100,4 +100,5 @@ def _checkpoint(trace: Trace, name: str, source: str, kind: str, prompts: str, d
         trace=kind,
         prompts=prompts,
         statistics=trace.statistics,
+        notes=trace.notes,
     )

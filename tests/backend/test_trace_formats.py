@@ -14,6 +14,7 @@ import pytest
 
 from backend.settings import Settings
 from backend.traces import Options, formats, read
+from backend.traces.trace import Trace
 from tests.backend.trace_files import CHOSEN, Bench, bench, gguf, imatrix, npy, rows, written
 
 pytestmark = pytest.mark.slow
@@ -154,6 +155,24 @@ def test_centroids_of_an_importance_matrix_are_its_sums_over_its_counts(opened: 
     assert centroid.tolist() == [2.0, 1.0, 0.5, 4.0]
     # Each token stands in the sums of two experts, and there are four tokens: (6 + 1 + 1 + 8) / 2 / 4.
     assert float(sums["seen_input"].sum(0)[0, 0] / sums["seen"].sum(0)[0]) == 2.0
+
+
+def test_second_moments_of_an_importance_matrix_are_kept_channel_by_channel_and_said_to_be_read_by_nothing(
+    opened: Bench, tmp_path: Path
+) -> None:
+    counts, values = np.array([2, 1, 1, 0]), np.array([[3.0, -1.0], [2.0, 4.0], [1.0, 1.0], [0.0, 0.0]])
+    sums = counts[:, None] * values
+    squares = counts[:, None] * (values**2 + 0.25)  # a variance of 1/4 in each channel
+    squares[3] = 0
+    content = imatrix({3: counts}, {3: sums}, {3: squares}, **{"imatrix.chunk_size": 2})
+    kept = opened.add(written(tmp_path / "moments.gguf", content), "moments")
+    trace = Trace.from_bytes((opened.services.settings.store / kept.folder).read_bytes())
+    mean, second = (trace.arrays[name][0, 0, :3].numpy() / counts[:3, None] for name in ("input", "input_square"))
+    assert np.allclose(second - mean**2, 0.25) and trace.arrays["input_square"].shape == (1, 1, 4, 2)
+    assert kept.statistics == ("prompt_counts", "centroid_sums")
+    assert any("in_sum2" in note and "no measure reads them" in note for note in kept.notes)
+    (again,) = [c for c in opened.services.checkpoints.list() if c.id == "moments"]
+    assert again.notes == kept.notes and again.to_json()["notes"] == list(kept.notes)
 
 
 def test_dense_tensors_of_an_importance_matrix_say_how_many_tokens_there_were(tmp_path: Path) -> None:

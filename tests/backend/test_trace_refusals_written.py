@@ -154,6 +154,18 @@ BAD: Bad = {
         {},
         "blk.1.ffn_gate_exps.weight.in_sum[0, 0] is nan",
     ),
+    "squares below 0": (
+        "a.gguf",
+        imatrix(LAYERS, SUMS, {n: -s for n, s in SUMS.items()}, **{"imatrix.chunk_size": 4}),
+        {},
+        "a.gguf: blk.0.ffn_gate_exps.weight.in_sum2[0, 0] is -",
+    ),
+    "squares of another width": (
+        "a.gguf",
+        imatrix(LAYERS, SUMS, {n: np.zeros((4, 7)) for n in SUMS}, **{"imatrix.chunk_size": 4}),
+        {},
+        "a.gguf: in_sum and in_sum2 have widths [",
+    ),
     "sums without tokens": (
         "a.gguf",
         imatrix(LAYERS, {**SUMS, 1: np.ones((4, 2))}, **{"imatrix.chunk_size": 4}),

@@ -98,16 +98,21 @@ def gguf(facts: Mapping[str, str | int], tensors: Mapping[str, np.ndarray], vers
     return head + b"\0" * (-len(head) % 32) + data
 
 
-def imatrix(layers: Mapping[int, np.ndarray], sums: Mapping[int, np.ndarray] | None = None, **more: Any) -> bytes:
-    """An importance matrix of these counts a layer, with sums of inputs where given."""
+def imatrix(
+    layers: Mapping[int, np.ndarray],
+    sums: Mapping[int, np.ndarray] | None = None,
+    squares: Mapping[int, np.ndarray] | None = None,
+    **more: Any,
+) -> bytes:
+    """An importance matrix of these counts a layer, with sums of inputs and of their squares where given."""
     facts = {"general.type": "imatrix", "imatrix.chunk_count": 1, "imatrix.chunk_size": 10} | more
     tensors: dict[str, np.ndarray] = {}
     for layer, counts in layers.items():
         for part in ("gate", "up", "down"):
             tensors[f"blk.{layer}.ffn_{part}_exps.weight.counts"] = counts[:, None]
         name = f"blk.{layer}.ffn_gate_exps.weight"
-        wide = np.ones((len(counts), 3)) * (counts[:, None] > 0)
-        tensors[f"{name}.in_sum2"] = wide
+        wide = np.ones((len(counts), sums[layer].shape[1] if sums else 3)) * (counts[:, None] > 0)
+        tensors[f"{name}.in_sum2"] = squares[layer] if squares else wide
         if sums:
             tensors[f"{name}.in_sum"] = sums[layer]
     return gguf(facts, tensors)

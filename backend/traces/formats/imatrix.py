@@ -1,4 +1,4 @@
-"""llama.cpp's importance matrix as GGUF: how often each expert was used, and the sums of what went into it."""
+"""llama.cpp's importance matrix as GGUF: how often each expert was used, and what went into it: sums, and squares."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ from backend.traces.options import Options
 
 TITLE = "llama.cpp's importance matrix, as .gguf (general.type imatrix)"
 INPUT = "sums of routed inputs are llama.cpp's, summed in float32; the mean of all tokens is that of the routed ones"
-NO_INPUT = "the file holds sums of squares alone, no sums of inputs: there are no centroids"
+NO_INPUT = "the file holds no sums of routed inputs (in_sum): there are no centroids"
+SQUARES = (
+    "second moments of routed inputs by channel (in_sum2) are kept with the trace, and no measure reads them: those of "
+    "second moments need how channels go together"
+)
+HIDDEN = (
+    "sums of what goes into the down projections (ffn_down_exps) are checked and left out: an expert's mean output is "
+    "their product with its down projection, and a trace has no weights"
+)
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|gate_up|down)_exps\.weight\.counts")
 _DENSE = re.compile(r"blk\.\d+\.(?!.*_exps\.).*\.counts")
 _FIRST = ("gate", "up", "gate_up")
 """What the router's input goes into."""
+INTO = {"input": "in_sum", "input_square": "in_sum2"}
+"""Arrays of a draft, and the tensors that they come from."""
 
 
 def fits(file: File) -> bool:
@@ -29,7 +39,7 @@ def fits(file: File) -> bool:
 
 
 def read(file: File, options: Options) -> Draft:
-    """Counts, and where the file has `in_sum` the sums of routed inputs, of one text."""
+    """Counts of one text, and where the file has `in_sum`, `in_sum2` the sums of routed inputs and their squares."""
     found = read_gguf(file.path)
     kind = found.facts.get("general.type")
     if kind != "imatrix":
@@ -96,24 +106,48 @@ def _k(where: str, found: Gguf, matrix: np.ndarray, options: Options) -> int | N
     if tokens < 1 or selections % tokens or not selections:
         raise Refusal(
             f"{where} counts {selections} selections a layer and {tokens} tokens, so how many experts a token chooses "
-            "does not follow; give --k."
+            "does not follow; give --k.",
+            asks="k",
         )
     return selections // tokens
 
 
 def _with_inputs(where: str, found: Gguf, names: list[str], draft: Draft) -> Draft:
-    sums = [found.tensors.get(f"{name}.in_sum") for name in names]
-    known = [each for each in sums if each is not None]
+    """With the sums that every layer's first projection has: of inputs, and of their squares."""
     for name in names:
         _check_sums(where, found, name, draft.experts)
-    routed = all(any(f".ffn_{part}_exps." in name for part in _FIRST) for name in names)
-    if len(known) < len(sums) or not routed:
-        return replace(draft, notes=(*draft.notes, NO_INPUT))
+    notes = [HIDDEN] if _hidden(where, found, names, draft.experts) else []
+    if not all(any(f".ffn_{part}_exps." in name for part in _FIRST) for name in names):
+        return replace(draft, notes=(*draft.notes, NO_INPUT, *notes))
+    arrays = {into: _stacked(where, found, names, kind) for into, kind in INTO.items()}
+    known = {into: array for into, array in arrays.items() if array is not None}
+    widths = {array.shape[-1] for array in known.values()}
+    if len(widths) > 1:
+        raise Refusal(f"{where}: in_sum and in_sum2 have widths {sorted(widths)}; the model has one.")
+    said = [INPUT if "input" in known else NO_INPUT, *([SQUARES] if "input_square" in known else [])]
+    model = widths.pop() if "input" in known else 0
+    return replace(draft, model=model, arrays={**draft.arrays, **known}, notes=(*draft.notes, *said, *notes))
+
+
+def _stacked(where: str, found: Gguf, names: list[str], kind: str) -> np.ndarray | None:
+    """One array of all layers [1, layer, expert, width]; None where a layer has none."""
+    sums = [found.tensors.get(f"{name}.{kind}") for name in names]
+    known = [each for each in sums if each is not None]
+    if len(known) < len(sums):
+        return None
     widths = {each.shape[1] for each in known}
     if len(widths) > 1:
-        raise Refusal(f"{where}: the layers' in_sum have widths {sorted(widths)}; the model has one.")
-    stack = np.stack(known)[None].astype(np.float32)
-    return replace(draft, model=widths.pop(), arrays={**draft.arrays, "input": stack}, notes=(*draft.notes, INPUT))
+        raise Refusal(f"{where}: the layers' {kind} have widths {sorted(widths)}; the model has one.")
+    return np.stack(known)[None].astype(np.float32)
+
+
+def _hidden(where: str, found: Gguf, names: list[str], experts: int) -> bool:
+    """Whether the file sums what goes into the down projections of these layers; such sums are held to be whole."""
+    downs = [f"{name.split('.ffn_')[0]}.ffn_down_exps.weight" for name in names]
+    there = [name for name in downs if {f"{name}.in_sum", f"{name}.counts"} <= found.tensors.keys()]
+    for name in there:
+        _check_sums(where, found, name, experts)
+    return bool(there)
 
 
 def _check_sums(where: str, found: Gguf, name: str, experts: int) -> None:
@@ -129,6 +163,12 @@ def _check_sums(where: str, found: Gguf, name: str, experts: int) -> None:
         if not np.isfinite(tensor).all():
             expert, column = (int(i) for i in np.argwhere(~np.isfinite(tensor))[0])
             raise Refusal(f"{where}: {name}.{kind}[{expert}, {column}] is {float(tensor[expert, column])}.")
+        if kind == "in_sum2" and (tensor < 0).any():
+            expert, column = (int(i) for i in np.argwhere(tensor < 0)[0])
+            raise Refusal(
+                f"{where}: {name}.{kind}[{expert}, {column}] is {float(tensor[expert, column])}; a sum of squares is 0 "
+                "or more."
+            )
         unused = tensor[count == 0]
         if unused.size and unused.any():
             expert = int(np.flatnonzero(count == 0)[np.flatnonzero(unused.any(1))[0]])
