@@ -15,14 +15,18 @@ from __future__ import annotations
 
 
 class Refusal(ValueError):
-    """The request cannot be served as it stands; `known` lists what would have been accepted."""
+    """The request cannot be served as it stands.
+
+    `known` lists what would have been accepted; `asks` names the one option that would settle what is left open.
+    """
 
     status = 422
     title = "Refused"
 
-    def __init__(self, detail: str, known: list[str] | None = None):
+    def __init__(self, detail: str, known: list[str] | None = None, asks: str | None = None):
         super().__init__(detail)
         self.known = known
+        self.asks = asks
 
 
 class NotFound(Refusal):

@@ -23,12 +23,15 @@ def problem(
     detail: str,
     title: str | None = None,
     known: list[str] | None = None,
+    asks: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """The response; `known` lists what would have been accepted."""
+    """The response; `known` lists what would have been accepted, `asks` names the option that settles what is open."""
     body = {"type": "about:blank", "title": title or HTTPStatus(status).phrase, "status": status, "detail": detail}
     if known is not None:
         body["known"] = known
+    if asks is not None:
+        body["asks"] = asks
     return JSONResponse(body, status, headers=dict(headers or {}), media_type="application/problem+json")
 
 
@@ -37,7 +40,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     async def refusal(request: Request, error: Refusal) -> JSONResponse:
-        return problem(error.status, str(error), error.title, error.known)
+        return problem(error.status, str(error), error.title, error.known, error.asks)
 
     @app.exception_handler(GeometryError)
     async def geometry(request: Request, error: GeometryError) -> JSONResponse:

@@ -170,6 +170,10 @@ class Client:
         self._kept.pop("checkpoints", None)
         return (await self._send("POST", "/checkpoints/runs", json={"sources": list(sources), "name": name})).json()
 
+    async def trace_formats(self) -> list[Mapping[str, Any]]:
+        """The formats of routes and counts that can be imported, each with `name` and `title`."""
+        return await self._recent("formats", lambda: self._list("/traces/formats", "formats"))
+
     async def unregister(self, checkpoint: str) -> None:
         """Forget a registered checkpoint; its files stay."""
         self._kept.pop("checkpoints", None)

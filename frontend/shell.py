@@ -129,7 +129,7 @@ def _tools() -> list:
 
 def layout() -> dmc.MantineProvider:
     """Everything that is always there; pages and panels fill it."""
-    stores = [dcc.Store(id=name) for name in ("refresh", "report", "jobs-data", "table-asked")]
+    stores = [dcc.Store(id=name) for name in ("refresh", "report", "trace-report", "jobs-data", "table-asked")]
     bar = html.Header(
         [html.Div(id="context", className="context-left"), html.Span(className="grow"), *_tools()], className="context"
     )

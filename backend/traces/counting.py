@@ -104,7 +104,7 @@ def _top_k(where: str, k: int | None, options: Options) -> int:
         raise Refusal(f"{where} says k = {k}, and --k says {options.k}.")
     top_k = options.k or k
     if top_k is None:
-        raise Refusal(f"{where} does not say how many experts a token chooses; give --k.")
+        raise Refusal(f"{where} does not say how many experts a token chooses; give --k.", asks="k")
     return top_k
 
 

@@ -160,7 +160,8 @@ def _told_layers(
         if constant:
             raise Refusal(
                 f"{where}: every token names expert 0 in layer {constant[0]}, as a dense layer does whose buffer stays "
-                "0, and with one expert a token the two cannot be told apart; give --layers."
+                "0, and with one expert a token the two cannot be told apart; give --layers.",
+                asks="layers",
             )
     blank = _blank(flat.indices)
     dense: np.ndarray = np.asarray(blank.all(0))
@@ -208,7 +209,8 @@ def _experts(where: str, flat: _Flat, experts: int | None, options: Options) -> 
     if count is None:
         raise Refusal(
             f"{where} does not say how many experts a layer has (the highest id seen is {int(flat.indices.max())}, and "
-            "the last experts may never have been chosen); give --experts."
+            "the last experts may never have been chosen); give --experts.",
+            asks="experts",
         )
     if count > MOST_EXPERTS:
         raise Refusal(f"{where}: {count:,} experts a layer; at most {MOST_EXPERTS:,} are read.")

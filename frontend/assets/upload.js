@@ -1,14 +1,25 @@
-// Prompt files go to the backend as multipart straight from the browser: a callback would carry them as base64 inside JSON.
+// Files go to the backend as multipart straight from the browser: a callback would carry them as base64 inside JSON.
 (() => {
   let file = null;
   const set = (id, props) => window.dash_clientside.set_props(id, props);
   const say = (text) => { const told = document.getElementById("upload-told"); if (told) told.textContent = text; };
-  const send = async (path) => {
-    const form = new FormData();
-    form.append("file", file, file.name);
+  const acts = (window.geometry = window.geometry || {});
+  acts.send = async (path, form) => {
     const response = await fetch(path, { method: "POST", body: form });
     const answer = await response.json().catch(() => ({ detail: `The backend answered ${response.status}.` }));
-    return response.ok ? answer : { error: typeof answer.detail === "string" ? answer.detail : answer.title || "The file was refused." };
+    return response.ok ? answer : { error: typeof answer.detail === "string" ? answer.detail : answer.title || "The file was refused.", asks: answer.asks };
+  };
+  acts.choose = (accept, take) => {
+    const input = document.createElement("input");
+    input.type = "file";
+    input.accept = accept;
+    input.addEventListener("change", () => input.files[0] && take(input.files[0]));
+    input.click();
+  };
+  const send = (path) => {
+    const form = new FormData();
+    form.append("file", file, file.name);
+    return acts.send(path, form);
   };
   const preview = async (chosen) => {
     file = chosen;
@@ -16,14 +27,6 @@
     try { set("report", { data: { ...(await send("/api/v1/prompts/preview")), bytes: file.size } }); }
     catch { set("report", { data: { error: `${file.name} did not reach the backend. Nothing was stored.` } }); }
     say("");
-  };
-  const acts = (window.geometry = window.geometry || {});
-  const choose = () => {
-    const input = document.createElement("input");
-    input.type = "file";
-    input.accept = ".jsonl,.csv,.txt";
-    input.addEventListener("change", () => input.files[0] && preview(input.files[0]));
-    input.click();
   };
   const bring = async () => {
     if (!file) return;
@@ -37,7 +40,7 @@
   };
   document.addEventListener("click", (event) => {
     const act = event.target.closest("[data-act]")?.dataset.act;
-    if (act === "choose-file") choose();
+    if (act === "choose-file") acts.choose(".jsonl,.csv,.txt", preview);
     if (act === "import-file") bring();
   });
   const zone = (event) => event.target.closest?.("[data-drop]");
@@ -46,7 +49,7 @@
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     zone(event)?.classList.remove("over");
-    if (zone(event) && event.dataTransfer.files[0]) preview(event.dataTransfer.files[0]);
+    if (zone(event) && event.dataTransfer.files[0]) acts.takes[zone(event).dataset.drop](event.dataTransfer.files[0]);
   });
-  acts.preview = preview;
+  (acts.takes ??= {}).prompts = preview;
 })();

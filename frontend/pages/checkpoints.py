@@ -10,13 +10,14 @@ from dash import dcc, html
 from frontend import words
 from frontend.attributes import hyphened
 from frontend.client import Client
+from frontend.pages import traceform
 from frontend.pages.head import page
 from frontend.panel import icon, plain_plate
 from frontend.state import Material, PageState, place
 
 
 async def layout(client: Client, state: PageState, material: Material) -> list:
-    """Runs with steps as buttons (a click sets A, with shift B), and the form to register."""
+    """Runs with steps as buttons (a click sets A, with shift B), and the forms to register and to import."""
     count, runs = len(material.checkpoints), len({c.get("run") for c in material.checkpoints if c.get("run")})
     table = plain_plate(
         "Runs",
@@ -25,7 +26,8 @@ async def layout(client: Client, state: PageState, material: Material) -> list:
         "A click on a step makes it A, a click with shift makes it B.",
         (f"{count} checkpoints", f"{runs} runs", "headers read only; weights load when a question needs them"),
     )
-    side = html.Div([_register(), _register_run(), html.Div(id="facts-of-a")], className="span-4 stack")
+    forms = [_register(), _register_run(), traceform.form(await client.trace_formats(), material)]
+    side = html.Div([*forms, html.Div(id="facts-of-a")], className="span-4 stack")
     return page(
         "Checkpoints",
         "The models every figure is about: a folder of safetensors with its config, or a hub id.",
@@ -90,8 +92,7 @@ def _register() -> html.Section:
     return plain_plate(
         "Register",
         [form, html.Div(id="register-told", role="status")],
-        reading="Only config and safetensors headers are read; a pickle is refused. Routes and counts made elsewhere "
-        "come in with moe-geometry import FILE --as NAME.",
+        reading="Only config and safetensors headers are read; a pickle is refused.",
     )
 
 

@@ -91,7 +91,7 @@ def drop_zone() -> html.Div:
         [icon("up"), say],
         type="button",
         className="drop wide",
-        **hyphened({"data-act": "choose-file", "data-drop": "true"}),
+        **hyphened({"data-act": "choose-file", "data-drop": "prompts"}),
     )
     return html.Div(
         [face, html.Div(links, className="row t-note templates"), html.Div(id="upload-told", role="status")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -246,9 +247,17 @@ def test_an_upload_becomes_a_checkpoint_and_what_it_leaves_open_is_asked(tmp_pat
         def send(name: str, content: bytes = file, **said: str):
             return http.post("/traces", files={"file": (name, content)}, data={"name": "sent"} | said)
 
-        assert send("routes.jsonl").json()["detail"].endswith("give --experts.")
+        open_still = send("routes.jsonl").json()
+        assert open_still["detail"].endswith("give --experts.") and open_still["asks"] == "experts"
+        matrix = json.dumps([[3, 1, 2, 2], [0, 4, 4, 0]]).encode()
+        assert send("counts.json", matrix).json()["asks"] == "k"
+        one_a_token = written(tmp_path / "v.json", {"prompt_routed_experts": [[[0], [1]], [[0], [2]]]}).read_bytes()
+        assert send("v.json", one_a_token, experts="4", format="vllm").json()["asks"] == "layers"
+        wrong = send("bad.jsonl", file.replace(b'"expert": 3', b'"expert": "x"', 1), experts="4").json()
+        assert wrong["detail"].startswith("bad.jsonl, row 5: expert is 'x'") and "asks" not in wrong
         reply = send("../up/routes.jsonl", experts="4")
         assert reply.status_code == 201 and reply.json()["trace"] == "routes" and "folder" not in reply.json()
+        assert any("counts as having served" in note for note in reply.json()["notes"])
         body = {"measure": "expert_load", "checkpoints": ["sent"], "prompts": "sent", "wait": 20}
         assert http.post("/questions", json=body).json()["values"] == LOADS
         assert send("routes.pt").status_code == 422 and send("a.jsonl", b"x" * (1 << 17)).status_code == 413

@@ -56,11 +56,15 @@ def test_a_stored_page_shows_its_first_figure_within_a_second_of_a_click(page: P
     assert min(times) < 1000, times
 
 
-def test_an_uploaded_file_is_previewed_row_by_row_imported_and_asked(page: Page) -> None:
-    ready(page, "/prompts")
+def choose(page: Page, button: str, name: str, content: bytes) -> None:
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Drop a file, or click to choose").click()
-    chooser.value.set_files({"name": "seen.csv", "mimeType": "text/csv", "buffer": FILE})
+        page.get_by_role("button", name=button).click()
+    chooser.value.set_files({"name": name, "mimeType": "application/octet-stream", "buffer": content})
+
+
+def test_an_uploaded_file_is_previewed_row_by_row_imported_and_asked_and_so_is_a_trace(page: Page) -> None:
+    ready(page, "/prompts")
+    choose(page, "Drop a file, or click to choose", "seen.csv", FILE)
     preview = page.get_by_role("region", name="Preview of the file")
     expect(preview).to_contain_text("Prove that 3 is even")
     expect(page.locator(".row-note.error")).to_have_count(1)
@@ -69,6 +73,13 @@ def test_an_uploaded_file_is_previewed_row_by_row_imported_and_asked(page: Page)
     assert "prompts=seen" in page.url
     plate = open_panel(page, "load_violation", "?prompts=seen")
     expect(plate).to_contain_text("13 prompts")
+    ready(page, "/checkpoints")
+    choose(page, "Drop a trace, or click to choose", "counted.json", b"[[3, 1, 2, 2], [0, 4, 4, 0]]")
+    page.get_by_text("What the file may leave open").click()
+    page.locator("#trace-k").fill("2")
+    page.locator("#trace-k").press("Enter")
+    page.wait_for_url("**a=counted&**prompts=counted**")
+    expect(page.locator("#trace-told")).to_contain_text("counted is imported (counts): 2 × 4, top-2")
 
 
 def test_prompts_are_mapped_by_category_with_umap_beside_pca(page: Page) -> None:

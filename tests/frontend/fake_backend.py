@@ -122,6 +122,10 @@ def _material(app: FastAPI) -> None:
     async def register(body: dict[str, Any]) -> Any:
         return problem(422, "not a checkpoint", f"{body['source']} has no config.json.")
 
+    @app.get(f"{API}/traces/formats")
+    async def formats() -> dict[str, Any]:
+        return {"formats": [{"name": "counts", "title": "matrices <i>of</i> counts"}]}
+
     @app.get(f"{API}/measures")
     async def measures() -> dict[str, Any]:
         return {"measures": planted.MEASURES}

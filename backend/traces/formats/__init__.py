@@ -59,5 +59,6 @@ def _sniffed(file: File, known: dict[str, Format]) -> str:
             f"{file.name} may be {' or '.join(fitting)} ({'; '.join(f'{n}: {known[n].TITLE}' for n in fitting)}), and "
             "the file does not say which; give --format.",
             known=fitting,
+            asks="format",
         )
     return fitting[0]

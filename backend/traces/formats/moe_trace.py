@@ -31,7 +31,7 @@ def fits(file: File) -> bool:
 def read(file: File, options: Options) -> Draft:
     """Selections counted by layer and expert; layers may skip the dense ones, whose numbers they keep."""
     if options.experts is None:
-        raise Refusal(f"{file.name} does not say how many experts a layer has; give --experts.")
+        raise Refusal(f"{file.name} does not say how many experts a layer has; give --experts.", asks="experts")
     pairs = _pairs(file)
     layers, row = np.unique(pairs[:, 0], return_inverse=True)
     over = np.flatnonzero(pairs[:, 1] >= options.experts)

@@ -74,7 +74,8 @@ def _indices(where: str, meta: Mapping[str, Any], options: Options) -> np.ndarra
         )
     if options.k is None:
         raise Refusal(
-            f"{where}: {FIELD} is a flat list of {len(flat)} ids; give --k, how many experts a token chooses."
+            f"{where}: {FIELD} is a flat list of {len(flat)} ids; give --k, how many experts a token chooses.",
+            asks="k",
         )
     tokens = asked + written - 1  # the last one written was never run
     if tokens < 1 or len(flat) % (tokens * options.k):
