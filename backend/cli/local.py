@@ -12,7 +12,7 @@ from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint, Checkpoints, inspect
 from backend.checkpoints.variants import split, variant
 from backend.cli.door import Progress, Wanted
-from backend.edits.asking import Asked, pruned, tried
+from backend.edits.asking import Asked, Means, pruned, tried
 from backend.prompts import Prompts, PromptSet, parse, read_file
 from backend.question import Question, ask
 from backend.runners.local import LocalRunner
@@ -55,22 +55,13 @@ class LocalDoor:
         self, checkpoint: str, prompts: str, spec: Mapping[str, Any], options: Mapping[str, Any], progress: Progress
     ) -> dict[str, Any]:
         """Try it here."""
-        asked, budget = Asked(checkpoint, spec, **options), self._settings.memory_budget
-        found = self._prompt_set(prompts)
-        return tried(
-            asked,
-            found,
-            self._checkpoint,
-            self._runner,
-            budget,
-            lambda p: progress(p.stage, p.fraction, p.eta_seconds),
-        )
+        asked, found = Asked(checkpoint, spec, **options), self._prompt_set(prompts)
+        return tried(asked, found, self._means(), lambda p: progress(p.stage, p.fraction, p.eta_seconds))
 
     def prune(self, checkpoint: str, prompts: str, ratio: float, randoms: int, progress: Progress) -> dict[str, Any]:
         """Compare keep-lists here."""
-        found, budget = self._prompt_set(prompts), self._settings.memory_budget
         told = lambda p: progress(p.stage, p.fraction, p.eta_seconds)  # noqa: E731
-        return pruned(checkpoint, ratio, randoms, found, self._checkpoint, self._runner, budget, told)
+        return pruned(checkpoint, ratio, randoms, self._prompt_set(prompts), self._means(), told)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """All checkpoints."""
@@ -125,6 +116,10 @@ class LocalDoor:
     def _answering(self) -> Answering:
         settings, bring = self._settings, self._catalogue.bring
         return Answering(self._store, self._runner, settings.memory_budget, bring, settings.paging)
+
+    def _means(self) -> Means:
+        bring = Checkpoints(self._settings, self._store).bring
+        return Means(self._checkpoint, bring, self._runner, self._settings.memory_budget)
 
     def _question(self, wanted: Wanted) -> Question:
         checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]

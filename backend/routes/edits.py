@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.edits.asking import MOST_RANDOM, Asked, tried
-from backend.routes.services import Running
+from backend.routes.services import Running, means
 
 router = APIRouter(prefix="/edits", tags=["edits"])
 
@@ -28,5 +28,4 @@ class EditBody(BaseModel):
 def put(services: Running, body: EditBody) -> dict[str, Any]:
     """Perplexity by category, routing and changed tokens beside the untouched model and random edits of that kind."""
     asked = Asked(body.checkpoint, body.edit, body.randoms, body.chat_template)
-    prompts, find = services.prompts.find(body.prompts), services.checkpoints.find
-    return tried(asked, prompts, find, services.runner, services.settings.memory_budget, lambda progress: None)
+    return tried(asked, services.prompts.find(body.prompts), means(services), lambda progress: None)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.edits.asking import MOST_RANDOM, pruned
-from backend.routes.services import Running
+from backend.routes.services import Running, means
 
 router = APIRouter(prefix="/prunes", tags=["prunes"])
 
@@ -26,14 +26,5 @@ class PruneBody(BaseModel):
 @router.post("")
 def put(services: Running, body: PruneBody) -> dict[str, Any]:
     """Keep-lists by criterion, their agreement, the ceiling of split halves, perplexity against random keep-lists."""
-    prompts, find, budget = services.prompts.find(body.prompts), services.checkpoints.find, services.settings
-    return pruned(
-        body.checkpoint,
-        body.ratio,
-        body.randoms,
-        prompts,
-        find,
-        services.runner,
-        budget.memory_budget,
-        lambda progress: None,
-    )
+    prompts = services.prompts.find(body.prompts)
+    return pruned(body.checkpoint, body.ratio, body.randoms, prompts, means(services), lambda progress: None)

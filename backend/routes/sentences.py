@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.capture import CaptureOptions
-from backend.errors import Refusal
+from backend.errors import Conflict, Refusal
 from backend.routes.services import Running
 from backend.runners.failures import TaskFailed
 from backend.runners.messages import SentenceReady, SentenceTask
+from backend.sizes import gigabytes
 
 router = APIRouter(prefix="/sentences", tags=["sentences"])
 
@@ -40,6 +41,12 @@ def put(services: Running, body: SentenceBody) -> JSONResponse:
         raise Refusal(f"{checkpoint.id} is a dense model: it has no router, so no token is routed.")
     if checkpoint.trace:
         raise Refusal(f"{checkpoint.id} is an imported trace: there is no model that could read a text.")
+    if not checkpoint.fetched:
+        raise Conflict(
+            f"The weights of {checkpoint.id} ({gigabytes(checkpoint.weight_bytes)}) are still on the hub, and a typed "
+            "text, read at every key, does not fetch them. Ask one question of it first, load_violation for one: that "
+            "fetches them, with progress and a way to cancel."
+        )
     options = CaptureOptions(body.generate, body.chat_template, max_tokens=MOST_TOKENS)
     began, ready = time.perf_counter(), None
     for message in services.runner.run(SentenceTask(uuid.uuid4().hex, checkpoint, body.text, options)):

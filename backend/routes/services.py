@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from backend.edits.asking import Means
 from backend.services import Services
 
 
@@ -15,3 +16,9 @@ def running(request: Request) -> Services:
 
 
 Running = Annotated[Services, Depends(running)]
+
+
+def means(services: Services) -> Means:
+    """What an edit of this backend's checkpoints is run with."""
+    found = services.checkpoints
+    return Means(found.find, found.bring, services.runner, services.settings.memory_budget)
