@@ -91,11 +91,11 @@ def check(question: Question, plan: Plan, machine: Machine) -> None:
     """Raises `TooLarge` where the question does not fit, naming what of it would."""
     prompts = question.prompts.prompts if question.prompts else ()
 
-    def size(loaded: Sequence[Checkpoint], some: Sequence[Prompt], on: Machine = machine) -> int:
-        return need(question, loaded, some, on).total
+    def size(loaded: Sequence[Checkpoint], some: Sequence[Prompt], on: Machine = machine) -> Need:
+        return need(question, loaded, some, on)
 
-    def otherwise() -> list[tuple[str, int]]:
-        count = prices.most_prompts(prompts, lambda some: size(plan.loaded, some), machine.room)
+    def otherwise() -> list[tuple[str, Need]]:
+        count = prices.most_prompts(prompts, lambda some: size(plan.loaded, some).fits(machine))
         fewer = (f"at most {count} of the {len(prompts)} prompts", size(plan.loaded, prompts[:count]))
         halved = [
             variant(c, "bf16") if c.precision == "float32" and not c.trace and not c.variant else c for c in plan.loaded
@@ -103,7 +103,7 @@ def check(question: Question, plan: Plan, machine: Machine) -> None:
         wider = [c.id for c, half in zip(plan.loaded, halved, strict=True) if c is not half]
         half = (" and ".join(f"{name}@bf16" for name in wider), size(halved, prompts))
         paged = ("MOE_GEOMETRY_PAGING=always", size(plan.loaded, prompts, replace(machine, paging="always")))
-        rest = [paged] if machine.paging != "always" and not plan.price.need.paged else []
+        rest = [paged] if machine.paging != "always" and plan.price.need.held != "paged" else []
         return ([half] if wider else []) + rest + ([fewer] if count else [])
 
     names = " and ".join(checkpoint.id for checkpoint in plan.loaded)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from analysis.slots import Shape
 from analysis.statistic import Statistic, statistics
 from backend.capture import BACKWARD, GATE_BYTES, CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
-from backend.paging.choice import pages, weights_bytes
+from backend.paging.choice import WEIGHTS_SHARE, Held, number, pages, places, weights_bytes
 from backend.prompts import Prompt
 from backend.settings import Paging
 from backend.sizes import gigabytes
@@ -22,9 +22,6 @@ LIVE_COPIES = 8
 """Tensors of a batch's width alive at once in one layer of a pass under hooks, for prices only."""
 DEAR = frozenset({"gate", "experts", "backward"})
 """Needs that make a pass dearer: what has them is run where it is asked for, and never along the way."""
-
-Held = Literal["resident", "device_map", "paged"]
-"""How a worker holds a model: whole on its device, spread over several devices, or one decoder layer at a time."""
 
 HOW = {
     "tokens": f"{CHARACTERS_A_TOKEN} characters a token",
@@ -45,19 +42,27 @@ class Machine:
     @property
     def room(self) -> int:
         """What one model and its passes may take: no more than the accelerator has, where there is one."""
-        if not self.accelerators:
-            return self.memory
-        return min(self.memory, self.accelerators[int(self.device.partition(":")[2] or 0)])
+        return min(self.memory, self.accelerators[number(self.device)]) if self.accelerators else self.memory
+
+    @property
+    def everywhere(self) -> int:
+        """What a model spread over all of its devices may take, with its passes."""
+        return self.memory + sum(self.accelerators)
+
+    @property
+    def beside_weights(self) -> int:
+        """What a batch may take on the accelerator of a spread model."""
+        return int(self.room * (1 - WEIGHTS_SHARE))
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes at the peak, by what takes them; `states` by statistic; `paged` if not all weights are there at once."""
+    """Bytes at the peak, by what takes them; `states` by statistic; `held` says how the models are."""
 
     weights: int = 0
     batch: int = 0
     states: Mapping[str, int] = field(default_factory=dict)
-    paged: bool = False
+    held: Held = "resident"
 
     @property
     def total(self) -> int:
@@ -67,7 +72,14 @@ class Need:
     def __add__(self, other: Need) -> Need:
         names = [*self.states, *(name for name in other.states if name not in self.states)]
         states = {name: self.states.get(name, 0) + other.states.get(name, 0) for name in names}
-        return Need(self.weights + other.weights, self.batch + other.batch, states, self.paged or other.paged)
+        held = next((way for way in ("paged", "device_map") if way in (self.held, other.held)), "resident")
+        return Need(self.weights + other.weights, self.batch + other.batch, states, held)
+
+    def fits(self, machine: Machine) -> bool:
+        """Whether the machine has room for it, held so."""
+        if self.held == "device_map":
+            return self.total <= machine.everywhere and self.batch <= machine.beside_weights
+        return self.total <= machine.room
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,9 @@ def need(
     if machine is None:
         return Need(checkpoint.memory_bytes, batch, states)
     policy = (checkpoint, machine.paging, machine.memory)
-    return Need(weights_bytes(*policy), batch, states, pages(*policy))
+    several = places(*policy, machine.device, machine.accelerators) is not None
+    held: Held = "paged" if pages(*policy) else "device_map" if several else "resident"
+    return Need(weights_bytes(*policy), batch, states, held)
 
 
 def state_bytes(
@@ -135,26 +149,16 @@ def tokens(prompts: Iterable[Prompt], capture: CaptureOptions) -> int:
     return sum(min(max(len(prompt.text) // CHARACTERS_A_TOKEN, 1), limit) + extra for prompt in prompts)
 
 
-def held(wanted: Need, machine: Machine) -> Held:
-    """How the model has to be held for this."""
-    if wanted.paged:
-        return "paged"
-    if wanted.total <= machine.room:
-        return "resident"
-    several = len(machine.accelerators) > 1 and wanted.total <= sum(machine.accelerators)
-    return "device_map" if several else "paged"
+def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Sequence[tuple[str, Need]]]) -> None:
+    """Raises `TooLarge` where it does not fit as it is held here: whole, spread, or a layer at a time.
 
-
-def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Sequence[tuple[str, int]]]) -> None:
-    """Raises `TooLarge` where it does not fit as it is held here: whole, or a layer at a time.
-
-    `otherwise` names what could be asked instead, each with its bytes; those that fit are told.
+    `otherwise` names what could be asked instead, each with its need; those that fit are told.
     """
-    if wanted.total <= machine.room:
+    if wanted.fits(machine):
         return
     parts = {"weights": wanted.weights, "one batch": wanted.batch, **wanted.states}
     told = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
-    fits = [f"{other} ({gigabytes(size)})" for other, size in otherwise() if size <= machine.room]
+    fits = [f"{other} ({gigabytes(need.total)})" for other, need in otherwise() if need.fits(machine)]
     way = f"What would fit: {'; '.join(fits)}." if fits else "Nothing that could be asked instead would fit."
     raise TooLarge(
         f"{what} needs about {gigabytes(wanted.total)} ({told}); the budget is {gigabytes(machine.room)}. {way} "
@@ -162,12 +166,12 @@ def check(what: str, wanted: Need, machine: Machine, otherwise: Callable[[], Seq
     )
 
 
-def most_prompts(prompts: Sequence[Prompt], size: Callable[[Sequence[Prompt]], int], budget: int) -> int:
-    """The largest number of first prompts with which `size`, which grows with them, stays within the budget."""
+def most_prompts(prompts: Sequence[Prompt], fits: Callable[[Sequence[Prompt]], bool]) -> int:
+    """The largest number of first prompts that fit; what they take grows with them."""
     low, high = 0, len(prompts)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if size(prompts[:middle]) <= budget else (low, middle - 1)
+        low, high = (middle, high) if fits(prompts[:middle]) else (low, middle - 1)
     return low
 
 
@@ -211,7 +215,7 @@ def told(
         "download_bytes": price.download_bytes,
         "device": machine.device,
         "dtype": ", ".join(loads) or None,
-        "held": held(price.need, machine) if loads else None,
+        "held": price.need.held if loads else None,
         "seconds": time[0],
         "how": HOW | {"seconds": time[1]},
     }

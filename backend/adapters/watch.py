@@ -189,9 +189,9 @@ class _Recorder:
             trace.expert_input = self.keep(x)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """A copy of the wanted rows, on the device of `rows`."""
+        """A copy of the wanted rows, on the device where the layer computes."""
         flat = as_rows(tensor.detach())
-        return flat.index_select(0, self.rows.to(flat.device)).to(self.rows.device)
+        return flat.index_select(0, self.rows.to(flat.device))
 
     def scores(self, tensor: Any, layer: MoeLayer) -> Tensor | None:
         """Kept rows if this is one number for each token and expert, else None: the router hides its scores."""

@@ -213,7 +213,7 @@ class Run:
             if "backward" in self.needs:
                 out, gradients = run_with_gradients(self.model, self.anatomy, ids, mask)
                 for trace, gradient in zip(traces, gradients, strict=True):
-                    trace.task_gradient = gradient.index_select(0, rows.to(gradient.device)).to(device)
+                    trace.task_gradient = gradient.index_select(0, rows.to(gradient.device))
             else:
                 with torch.no_grad():
                     out = self.model(input_ids=ids, attention_mask=mask, use_cache=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -29,8 +29,9 @@ class Routed:
 
 
 def route_batch(shape: Shape, prompts: Prompts, keys: TokenKeys, routed: Sequence[Routed]) -> RouteBatch:
-    """All layers' routing, stacked."""
-    stack = lambda name: torch.stack([getattr(each, name) for each in routed])  # noqa: E731
+    """All layers' routing, stacked on the device of the tokens' keys."""
+    device = keys.prompt.device
+    stack = lambda name: torch.stack([getattr(each, name).to(device) for each in routed])  # noqa: E731
     return RouteBatch(shape, prompts, keys, stack("indices"), stack("weights"), stack("served"), stack("margins"))
 
 
@@ -62,7 +63,7 @@ def margins(scores: Tensor | None, layer: MoeLayer, tokens: int, device: torch.d
 def layer_batch(
     anatomy: Anatomy, index: int, tokens: tuple[Prompts, TokenKeys], trace: Trace, routed: Routed
 ) -> LayerBatch:
-    """What one layer's router and experts saw and gave; output norms where they were asked for, else NaN."""
+    """What one layer's router and experts saw and gave, on their own device; output norms only if asked for."""
     layer, (prompts, keys) = anatomy.layers[index], tokens
     seen, x = trace.router_input, trace.expert_input
     if seen is None or x is None or seen.shape != x.shape:
@@ -70,6 +71,7 @@ def layer_batch(
         raise AdapterLies(
             f"{layer.name}: router and experts were expected to read rows of one width, they read {shapes}"
         )
+    keys = TokenKeys(**{each.name: getattr(keys, each.name).to(x.device) for each in fields(keys)})
     hidden = torch.full((len(x), anatomy.shape.experts), torch.nan, device=x.device)
     logits = hidden if trace.logits is None else trace.logits.float()
     norms = torch.full_like(routed.weights, torch.nan) if trace.output_norms is None else trace.output_norms

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from backend.checkpoints.facts import read_config, typed
 from backend.checkpoints.identity import Checkpoint
 from backend.checkpoints.packed import packing, unpacking
+from backend.checkpoints.placement import Places, device_map, spread
 from backend.checkpoints.soundness import check_finite, check_shapes
 from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
-def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
-    """The model in evaluation mode.
+def load(checkpoint: Checkpoint, device: str, places: Places | None = None) -> PreTrainedModel:
+    """The model in evaluation mode, on one device, or spread over those that `places` gives bytes of.
 
     Raises:
         Refusal: It cannot be loaded whole.
+        TooLarge: The places together do not take it.
         Conflict: Its files changed since its headers were read.
     """
     _check_error(checkpoint)
@@ -56,7 +58,8 @@ def load(checkpoint: Checkpoint, device: str) -> PreTrainedModel:
         raise Conflict(f"The files of {checkpoint.id} changed while it was asked about; ask again.")
     if model.config.is_encoder_decoder:  # a prompt is what the encoder reads
         model = model.get_encoder()
-    return model.eval().to(device)
+    model.eval()
+    return model.to(device) if places is None else spread(model, device_map(model, places))
 
 
 def _kind(raw: dict[str, Any], name: str) -> Any:

@@ -14,7 +14,7 @@ from backend.edits import Changes, Edit, Subject, edit_from
 from backend.edits.comparison import perplexities, routing, tokens_changed
 from backend.edits.trial import Trial, trial
 from backend.runners.messages import EditTask, Loaded, Message, Progress, PruneTask, TriedReady
-from backend.runners.residents import Resident, Residents, whole
+from backend.runners.residents import Resident, Residents, together
 
 DRAWS = 20
 """Draws for each random edit wanted: where a layer has few experts, fewer distinct ones are found."""
@@ -24,7 +24,7 @@ def run(task: EditTask, residents: Residents) -> Generator[Message, None, None]:
     """Yields after every batch; a refusal comes before the first."""
     yield from loaded(task.id, residents, task.checkpoint, task.other)
     # Both are held here, so that none leaves where the budget has room for one.
-    own = whole(residents.get(task.checkpoint), task.checkpoint.id, "an edit")
+    own = together(residents.get(task.checkpoint), task.checkpoint.id, "an edit")
     other = residents.get(task.other) if task.other else None
     edit, shape = edit_from(task.edit), own.anatomy.shape
     unused = torch.zeros(len(shape.layers), shape.experts, dtype=torch.long)

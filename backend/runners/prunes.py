@@ -18,7 +18,7 @@ from backend.edits.kinds.prune import Prune
 from backend.edits.trial import Trial
 from backend.runners.edits import drawn, followed, loaded
 from backend.runners.messages import Message, Progress, PruneTask, TriedReady
-from backend.runners.residents import Resident, Residents, whole
+from backend.runners.residents import Resident, Residents, together
 
 READ = ("contribution_sums", "output_sums")
 HALVES = tuple(range(start, BLOCKS, 2) for start in (0, 1))
@@ -36,7 +36,7 @@ class Choice:
 def run(task: PruneTask, residents: Residents) -> Generator[Message, None, None]:
     """One pass for the scores, then one for each distinct keep-list; a refusal comes before the first."""
     yield from loaded(task.id, residents, task.checkpoint)
-    own = whole(residents.get(task.checkpoint), task.checkpoint.id, "trying keep-lists")
+    own = together(residents.get(task.checkpoint), task.checkpoint.id, "trying keep-lists")
     shape = own.anatomy.shape
     kept = kept_number(shape.experts, 1 if shape.soft else shape.top_k, task.ratio)
     states = yield from _states(task, own)

@@ -5,6 +5,7 @@ One that does not fit is paged: of it, what is outside of its decoder layers sta
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from backend.adapters import adapt
 from backend.checkpoints import Checkpoint, load, load_tokenizer
 from backend.errors import Refusal
 from backend.paging.anatomy import paged
-from backend.paging.choice import IN_MEMORY, ROOM, pages, weights_bytes
+from backend.paging.choice import IN_MEMORY, ROOM, pages, places, weights_bytes
 from backend.paging.opening import open_paged
+from backend.runners.device import accelerators
 from backend.settings import Paging
 
 
@@ -26,6 +28,11 @@ class Resident:
     anatomy: Any
     tokenizer: Any
     bytes: int
+
+
+@dataclass(frozen=True)
+class SpreadResident(Resident):
+    """A model whose layers lie on several devices, each computing where it lies."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Residents:
         self._device = device
         self._budget = budget
         self._paging: Paging = paging
+        self._accelerators = accelerators(device)
         self._models: OrderedDict[str, Resident] = OrderedDict()
 
     def holds(self, checkpoint: Checkpoint) -> bool:
@@ -62,8 +70,9 @@ class Residents:
 
     def _whole(self, checkpoint: Checkpoint) -> Resident:
         self._make_room(checkpoint.memory_bytes)
-        model = load(checkpoint, self._device)
-        return Resident(model, adapt(model), load_tokenizer(checkpoint), _size(model))
+        where = places(checkpoint, self._paging, self._budget, self._device, self._accelerators)
+        model, kind = load(checkpoint, self._device, where), Resident if where is None else SpreadResident
+        return kind(model, adapt(model), load_tokenizer(checkpoint), _size(model))
 
     def _paged(self, checkpoint: Checkpoint) -> PagedResident:
         self._make_room(weights_bytes(checkpoint, self._paging, self._budget))
@@ -74,6 +83,7 @@ class Residents:
     def _make_room(self, size: int) -> None:
         while self._models and sum(m.bytes for m in self._models.values()) + size > self._budget:
             self._models.popitem(last=False)
+            gc.collect()  # a spread model's hooks hold on to it in circles
 
 
 def whole(found: Resident, name: str, what: str) -> Resident:
@@ -85,6 +95,16 @@ def whole(found: Resident, name: str, what: str) -> Resident:
             "or ask a smaller checkpoint."
         )
     return found
+
+
+def together(found: Resident, name: str, what: str) -> Resident:
+    """The model, for work that needs all its layers on one device; raises `Refusal` for one that is not there."""
+    if isinstance(found, SpreadResident):
+        raise Refusal(
+            f"{name} is spread over several devices, since one does not take it, and {what} is made for one device. "
+            "Name a smaller precision (@bf16), another MOE_GEOMETRY_DEVICE, or a smaller checkpoint."
+        )
+    return whole(found, name, what)
 
 
 def _size(model: Any) -> int:

@@ -10,8 +10,10 @@ import pytest
 from analysis.measure import get
 from analysis.statistic import statistics
 from backend import planner, prices
+from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import TooLarge
+from backend.paging.choice import places
 from backend.prices import Machine
 from backend.prompts import Prompt, PromptSet
 from backend.question import ask
@@ -132,11 +134,29 @@ def test_what_would_fit_is_said_and_does_fit() -> None:
 
 
 def test_how_a_model_is_held_follows_from_the_room() -> None:
-    need = prices.Need(weights=10)
-    assert prices.held(need, Machine("cpu", 10)) == "resident"
-    assert prices.held(need, Machine("cuda:0", 100, (12, 6))) == "resident"
-    assert prices.held(need, Machine("cuda:1", 100, (12, 6))) == "device_map"
-    assert prices.held(need, Machine("cuda:0", 100, (6,))) == prices.held(need, Machine("cpu", 6)) == "paged"
+    """Weights of 1,000 bytes: one card takes four fifths of itself in weights, the host what its memory says."""
+
+    def held(machine: Machine) -> str:
+        return prices.need(CHECKPOINT, ["prompt_counts"], [], CaptureOptions(), machine).held
+
+    assert held(Machine("cpu", 1000)) == held(Machine("cuda:0", 1000, (1250, 600))) == "resident"
+    assert held(Machine("cuda:1", 1000, (1250, 600))) == held(Machine("cuda:0", 1000, (600,))) == "device_map"
+    assert held(Machine("cpu", 999)) == held(Machine("cuda:0", 999, (600, 600))) == "paged"
+    spread = places(CHECKPOINT, "auto", 1000, "cuda:1", (1250, 600))
+    assert spread is not None and list(spread.items()) == [(1, 480), (0, 1000), ("cpu", 1000)]
+
+
+def test_a_spread_model_fits_where_all_devices_take_it_and_its_own_a_batch() -> None:
+    question = ask("expert_load", [replace(CHECKPOINT, memory_bytes=3_000_000_000)], words(20))
+    for cards, fits in (((2_000_000_000,), True), ((200_000,), False)):  # 40 kB of a card are left for batches of 4 MB
+        machine = Machine("cuda:0", 4_000_000_000, cards)
+        plan = planner.plan(question, Kept(), machine)
+        assert plan.price.need.held == "device_map"
+        if fits:
+            planner.check(question, plan, machine)
+            continue
+        with pytest.raises(TooLarge, match="one batch"):
+            planner.check(question, plan, machine)
 
 
 class Paces:
