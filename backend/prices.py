@@ -72,7 +72,8 @@ class Need:
     def __add__(self, other: Need) -> Need:
         names = [*self.states, *(name for name in other.states if name not in self.states)]
         states = {name: self.states.get(name, 0) + other.states.get(name, 0) for name in names}
-        held = next((way for way in ("paged", "device_map") if way in (self.held, other.held)), "resident")
+        ways: tuple[Held, ...] = ("paged", "device_map", "resident")
+        held = next(way for way in ways if way in (self.held, other.held))
         return Need(self.weights + other.weights, self.batch + other.batch, states, held)
 
     def fits(self, machine: Machine) -> bool:

@@ -6,6 +6,7 @@ under eager, batched_mm and grouped_mm alike, and stamps on the instance how its
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,9 +61,8 @@ class FusedLayer(MoeLayer):
             return None
         *gate, up, down = (each.weight.detach() for each in linear if each is not None)
         *gate_bias, up_bias, down_bias = (None if e is None or e.bias is None else e.bias.detach() for e in linear)
-        if not gate:
-            return Expert(None, up, down, lambda _, u: found.act_fn(u), None, up_bias, down_bias)
-        return Expert(gate[0], up, down, lambda z, u: found.act_fn(z) * u, gate_bias[0], up_bias, down_bias)
+        own_gate, own_bias = (gate[0], gate_bias[0]) if gate else (None, None)
+        return Expert(own_gate, up, down, lambda z, u: between(found, z, u), own_bias, up_bias, down_bias)
 
     def shared_alone(self, x: Tensor) -> Tensor:
         """The module's own forward."""
@@ -70,10 +70,11 @@ class FusedLayer(MoeLayer):
         return super().shared_alone(x) if found is None else found(x)
 
     def shared_weight(self, x: Tensor) -> Tensor:
-        """The sigmoid of the block's own gate on the shared expert's output, where it has one."""
+        """The sigmoid of the block's own gate on the shared expert's output; a half where the block takes the mean."""
         gate = getattr(self.block, "shared_expert_gate", None)
         if not isinstance(gate, nn.Linear):
-            return super().shared_weight(x)
+            mean = getattr(self.block, "shared_expert_combination_strategy", None) == "average"
+            return super().shared_weight(x) / (2 if mean else 1)
         exact = torch.promote_types(x.dtype, torch.float32)
         weight, bias = gate.weight.detach().to(exact), None if gate.bias is None else gate.bias.detach().to(exact)
         return F.linear(x.to(exact), weight, bias).sigmoid()[:, 0]
@@ -199,6 +200,25 @@ class FusedLayer(MoeLayer):
     @property
     def _concatenated(self) -> bool:
         return bool(getattr(self.experts, "is_concatenated", True))
+
+
+class _Gives(nn.Module):
+    """Stands in for a projection: whatever goes in, this comes out."""
+
+    def __init__(self, value: Tensor | None):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor | None:
+        return self.value
+
+
+def between(module: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
+    """What a network's own forward puts between its projections, of their pre-activations: a clamp is no attribute."""
+    stub = copy.copy(module)  # shares every tensor; its projections alone are others
+    given = {"gate_proj": _Gives(gate), "up_proj": _Gives(up), "down_proj": nn.Identity()}
+    stub.__dict__["_modules"] = {**module._modules, **given}
+    return type(module).forward(stub, up)  # pyright: ignore[reportCallIssue]
 
 
 def find(name: str, modules: Mapping[str, nn.Module], label: str, top_k: int | None) -> FusedLayer | None:
