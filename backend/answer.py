@@ -80,16 +80,15 @@ class Answering:
 
     def plan(self, question: Question) -> planner.Plan:
         """What it would take; raises `TooLarge` where the machine cannot pay it."""
-        plan = planner.plan(question, self._store, self._machine)
-        planner.check(question, plan, self._machine)
-        return plan
+        return self._fitted(question)[1]
 
     def told(self, question: Question) -> dict[str, Any]:
         """The plan as clients see it; raises `TooLarge`."""
-        plan = self.plan(question)
+        question, plan = self._fitted(question)
         running = [(side.checkpoint, planner.tokens(side, question.capture)) for side in plan.sides if side.missing]
         time = prices.seconds(running, self._machine.device, self._store)
-        return prices.told(plan.price, self._machine, time, (c.precision for c in plan.loaded))
+        dtypes = (c.precision for c in plan.loaded)
+        return prices.told(plan.price, self._machine, time, dtypes, question.capture.batch_tokens)
 
     def answer(self, question: Question, ticket: Ticket | None = None) -> Answer:
         """The answer, computed if it has to be.
@@ -105,7 +104,7 @@ class Answering:
             return found
         ticket = ticket or Ticket()
         start = time.monotonic()
-        plan = self.plan(question)
+        question, plan = self._fitted(question)
         question = self._brought(question, plan, ticket)
         if plan.price.passes:
             for number in range(len(question.read)):
@@ -121,6 +120,11 @@ class Answering:
         ticket.cancelled.set()
         if ticket.task:
             self._runner.cancel(ticket.task)
+
+    def _fitted(self, question: Question) -> tuple[Question, planner.Plan]:
+        question, plan = planner.fitted(question, self._store, self._machine)
+        planner.check(question, plan, self._machine)
+        return question, plan
 
     def _brought(self, question: Question, plan: planner.Plan, ticket: Ticket) -> Question:
         """The same question, with the weights it reads on this machine: a checkpoint of the hub brings them now."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from analysis.measure import measures
 from analysis.slots import SLOTS
 from analysis.statistic import Statistic, statistics
 from backend import prices
@@ -30,6 +31,10 @@ KEPT_BYTES_A_LAYER = 4 << 20
 
 For an OLMoE that is all counts and router sums, about 60 MB a shard; its row samples and centroids would be 1 GB more.
 """
+LEAST_BATCH = 256
+"""Tokens of the smallest batch that a question is cut into to fit; below that a pass is all overhead. A guess."""
+MOST_NAMED = 3
+"""Measures that a refusal names."""
 EXPERT_SLOTS = frozenset(SLOTS) - frozenset(STACKED)
 
 
@@ -87,6 +92,18 @@ def need(
     return max(each, key=lambda one: one.total, default=Need())
 
 
+def fitted(question: Question, kept: Kept, machine: Machine) -> tuple[Question, Plan]:
+    """The question in batches as large as fit, on which no key depends, and its plan; it may not fit even so."""
+    found = plan(question, kept, machine)
+    prompts = question.prompts.prompts if question.prompts else ()
+    least = max(LEAST_BATCH, prices.longest(prompts, question.capture))
+    while not found.price.need.fits(machine) and question.capture.batch_tokens // 2 >= least:
+        question = replace(question, capture=replace(question.capture, batch_tokens=question.capture.batch_tokens // 2))
+        smaller = need(question, found.loaded, prompts, machine)
+        found = replace(found, price=replace(found.price, need=smaller))
+    return question, found
+
+
 def check(question: Question, plan: Plan, machine: Machine) -> None:
     """Raises `TooLarge` where the question does not fit, naming what of it would."""
     prompts = question.prompts.prompts if question.prompts else ()
@@ -104,10 +121,24 @@ def check(question: Question, plan: Plan, machine: Machine) -> None:
         half = (" and ".join(f"{name}@bf16" for name in wider), size(halved, prompts))
         paged = ("MOE_GEOMETRY_PAGING=always", size(plan.loaded, prompts, replace(machine, paging="always")))
         rest = [paged] if machine.paging != "always" and plan.price.need.held != "paged" else []
-        return ([half] if wider else []) + rest + ([fewer] if count else [])
+        offers = ([half] if wider else []) + rest + ([fewer] if count else [])
+        return offers + others(question, plan, machine)
 
     names = " and ".join(checkpoint.id for checkpoint in plan.loaded)
     prices.check(f"{question.measure.name} of {names}", plan.price.need, machine, otherwise)
+
+
+def others(question: Question, plan: Plan, machine: Machine) -> list[tuple[str, Need]]:
+    """Measures of the same page that fit, where its own sums or samples are what does not; none of a trace."""
+    prompts = question.prompts.prompts if question.prompts else ()
+    if any(checkpoint.trace for checkpoint in plan.loaded):
+        return []
+    like = [m for m in measures().values() if (m.family, m.sides) == (question.measure.family, question.measure.sides)]
+    needs = {m.name: need(replace(question, measure=m), plan.loaded, prompts, machine) for m in like}
+    fits = {name: each for name, each in needs.items() if each.fits(machine)}
+    more = f" and {len(fits) - MOST_NAMED} more" if len(fits) > MOST_NAMED else ""
+    named = f"another measure of {question.measure.family}: {', '.join(list(fits)[:MOST_NAMED])}{more}"
+    return [(named, max(fits.values(), key=lambda each: each.total))] if fits else []
 
 
 def side(question: Question, checkpoint: Checkpoint, kept: Kept) -> Side:

@@ -73,7 +73,7 @@ class Need:
         names = [*self.states, *(name for name in other.states if name not in self.states)]
         states = {name: self.states.get(name, 0) + other.states.get(name, 0) for name in names}
         ways: tuple[Held, ...] = ("paged", "device_map", "resident")
-        held = next(way for way in ways if way in (self.held, other.held))
+        held: Held = next(way for way in ways if way in (self.held, other.held))
         return Need(self.weights + other.weights, self.batch + other.batch, states, held)
 
     def fits(self, machine: Machine) -> bool:
@@ -114,13 +114,8 @@ def need(
     machine: Machine | None = None,
 ) -> Need:
     """Weights, one batch under hooks, and the states of these statistics."""
-    width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
-    batch = capture.batch_tokens * width * 4 * LIVE_COPIES
     asked = [statistics()[name] for name in names]
-    needs = frozenset().union(*(statistic.needs for statistic in asked))
-    batch += GATE_BYTES if "gate" in needs else 0
-    if "backward" in needs:  # what every layer did is kept, of a smaller batch
-        batch += batch // BACKWARD * checkpoint.layers
+    batch = _batch_bytes(checkpoint, frozenset().union(*(statistic.needs for statistic in asked)), prompts, capture)
     states = {statistic.name: state_bytes(statistic, checkpoint, prompts, capture) for statistic in asked}
     if machine is None:
         return Need(checkpoint.memory_bytes, batch, states)
@@ -128,6 +123,24 @@ def need(
     several = places(*policy, machine.device, machine.accelerators) is not None
     held: Held = "paged" if pages(*policy) else "device_map" if several else "resident"
     return Need(weights_bytes(*policy), batch, states, held)
+
+
+def _batch_bytes(
+    checkpoint: Checkpoint, needs: frozenset[str], prompts: Sequence[Prompt], capture: CaptureOptions
+) -> int:
+    width = checkpoint.model + checkpoint.experts + checkpoint.top_k * checkpoint.hidden
+    rows = max(capture.batch_tokens, longest(prompts, capture))
+    batch = rows * width * 4 * LIVE_COPIES
+    if "gate" in needs:
+        batch += min(GATE_BYTES, rows * checkpoint.moe_layers * checkpoint.top_k * 2 * checkpoint.hidden * 4)
+    if "backward" in needs:  # what every layer did is kept, of a smaller batch
+        batch += batch // BACKWARD * checkpoint.layers
+    return batch
+
+
+def longest(prompts: Iterable[Prompt], capture: CaptureOptions) -> int:
+    """About how many tokens the longest of these prompts has: a batch holds one at least."""
+    return max((tokens([prompt], capture) for prompt in prompts), default=0)
 
 
 def state_bytes(
@@ -204,7 +217,7 @@ def active_parameters(checkpoint: Checkpoint) -> float:
 
 
 def told(
-    price: Price, machine: Machine, time: tuple[float | None, str], dtypes: Iterable[str | None]
+    price: Price, machine: Machine, time: tuple[float | None, str], dtypes: Iterable[str | None], batch_tokens: int
 ) -> dict[str, Any]:
     """A price as clients see it; `dtypes` are those of the models that have to be loaded."""
     loads = sorted({dtype for dtype in dtypes if dtype})
@@ -213,6 +226,7 @@ def told(
         "tokens": price.tokens,
         "memory_bytes": price.memory_bytes,
         "memory": {"weights": price.need.weights, "batch": price.need.batch, "states": dict(price.need.states)},
+        "batch_tokens": batch_tokens,
         "download_bytes": price.download_bytes,
         "device": machine.device,
         "dtype": ", ".join(loads) or None,

@@ -33,7 +33,8 @@ def answer_table(answer: dict[str, Any]) -> str:
 
 def plan_table(plan: dict[str, Any]) -> str:
     """What asking would take, a line each, and how what is estimated was estimated."""
-    parts = {"weights": plan["memory"]["weights"], "one batch": plan["memory"]["batch"], **plan["memory"]["states"]}
+    one = f"one batch of {plan['batch_tokens']:,} tokens"
+    parts = {"weights": plan["memory"]["weights"], one: plan["memory"]["batch"], **plan["memory"]["states"]}
     memory = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     seconds, how = plan["seconds"], plan["how"]
     rows = [

@@ -31,7 +31,7 @@ def test_a_block_that_averages_gives_its_shared_expert_half_the_weight(strategy:
     layer, x = adapt(model).layers[0], torch.randn(4, zoo.MODEL)
     assert layer.shared_weight(x).tolist() == [weight] * 4
     kept: list[torch.Tensor] = []
-    layer.experts.register_forward_hook(lambda _, args, out: kept.append(out))
+    layer.experts.register_forward_hook(lambda _, args, out: kept.append(out))  # pyright: ignore
     whole = layer.block(x[None])
     whole = (whole[0] if isinstance(whole, tuple) else whole).reshape(4, -1)
     routed = kept[0].reshape(4, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from backend import planner
+from backend.capture import CaptureOptions
 from backend.cli import app
 from backend.cli.door import Wanted
 from backend.cli.local import LocalDoor
 from backend.cli.table import plan_table
 from backend.errors import TooLarge
+from backend.prices import Machine
 from backend.question import ask
 from backend.routes.questions import QuestionBody, plan
+from backend.runners.messages import CaptureTask
 from backend.services import Services, open_services
 from backend.settings import Settings
 from tests.backend import tiny_olmoe
@@ -73,7 +78,8 @@ def test_a_machine_too_small_is_told_before_any_work_and_what_would_fit_is_asked
     tiny = services.checkpoints.find("tiny")
     question = ask("expert_load", [tiny], WORDS)
     need = services.answering.plan(question).price.need
-    room = need.weights + need.batch + need.states["prompt_counts"] // 2
+    least = need.batch * planner.LEAST_BATCH // CaptureOptions().batch_tokens
+    room = need.weights + least + need.states["prompt_counts"] // 2
     small = services.answering.__class__(services.store, services.runner, room, services.checkpoints.bring)
     for act in (small.told, small.answer):
         with pytest.raises(TooLarge, match=r"at most \d+ of the 20 prompts") as caught:
@@ -82,6 +88,34 @@ def test_a_machine_too_small_is_told_before_any_work_and_what_would_fit_is_asked
     count = int(str(caught.value).split("at most ")[1].split()[0])
     fewer = replace(WORDS, prompts=WORDS.prompts[:count])
     assert small.answer(ask("expert_load", [tiny], fewer)).result.prompts == count
+
+
+def test_what_fits_in_smaller_batches_is_run_in_them_and_is_the_same_answer(services: Services) -> None:
+    tiny = services.checkpoints.find("tiny")
+    question = ask("jacobian_alignment", [tiny], WORDS)
+    need = services.answering.plan(question).price.need
+    room = need.weights + need.batch // 3 + sum(need.states.values())
+    small = services.answering.__class__(services.store, services.runner, room, services.checkpoints.bring)
+    told = small.told(question)
+    assert told["batch_tokens"] == 1024 and told["memory_bytes"] <= room < need.total
+    found = small.answer(question)
+    [captured] = [t for t in services.runner.log if isinstance(t, CaptureTask)]  # type: ignore[attr-defined]
+    assert captured.capture.batch_tokens == 1024 and found.provenance["key"] == question.key
+    assert services.answering.stored(question) is not None
+
+
+def test_a_measure_whose_samples_do_not_fit_is_refused_with_its_names_and_those_that_would(services: Services) -> None:
+    wide = replace(services.checkpoints.find("tiny"), moe_layers=16, layers=16, experts=64, model=2048, memory_bytes=0)
+    question = ask("grassmann_distance", [wide], WORDS)
+    machine = Machine("cpu", 600_000_000)  # its sample alone takes 0.67 GB
+    question, plan = planner.fitted(question, services.store, machine)
+    assert plan.price.need.batch < machine.memory < plan.price.need.states["routed_rows"]
+    with pytest.raises(TooLarge, match=r"grassmann_distance of tiny needs about .*routed_rows 0\.7 GB") as caught:
+        planner.check(question, plan, machine)
+    [names] = re.findall(r"another measure of representation: ([\w, ]+?)(?: and \d+ more)? \(", str(caught.value))
+    for name in names.split(", "):
+        other, fits = planner.fitted(ask(name, [wide], WORDS), services.store, machine)
+        planner.check(other, fits, machine)
 
 
 def test_the_terminal_shows_the_same_plan(settings: Settings, tmp_path: Path) -> None:

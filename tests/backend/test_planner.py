@@ -214,7 +214,7 @@ def test_a_dearer_pass_is_priced_dearer(monkeypatch: pytest.MonkeyPatch) -> None
         price[needs] = planner.plan(
             ask("expert_load", [replace(CHECKPOINT, layers=2)], words(4)), Kept()
         ).price.memory_bytes
-    assert price["gate"] - price["layers"] == prices.GATE_BYTES
+    assert price["gate"] - price["layers"] == 4096 * 2 * 2 * 2 * 8 * 4, "gate and up of 2 slots in 2 layers, in float32"
     assert price["backward"] > price["layers"]
 
 
