@@ -159,7 +159,7 @@ def null(
     return Chance(*_own(band, shape), how)
 
 
-def _own(band: Band, shape: Shape) -> Band:
+def _own(band: Band, shape: Shape) -> tuple[Float[Tensor, "*cell"], Float[Tensor, "*cell"], Float[Tensor, "*cell"]]:
     """The band with 1 on the diagonal."""
     same = torch.eye(beside.count(shape), dtype=torch.bool)
     centre, low, high = (torch.where(same, torch.ones_like(x), x) for x in band)
