@@ -22,13 +22,7 @@ hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group for `--dist loadgroup`; leave out, as deselected, what needs a CUDA device where there is none.
-
-    A file is one process's, whose services it shares, and all files of pages are one's.
-    """
-    for item in items:
-        pages = item.get_closest_marker("browser") is not None
-        item.add_marker(pytest.mark.xdist_group("pages" if pages else str(item.path)))
+    """Leave out, as deselected, what needs a CUDA device where there is none."""
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and not _has_card():
         config.hook.pytest_deselected(items=needing)

@@ -56,7 +56,8 @@
     const late = again;
     if (late) run(); else page()?.setAttribute("aria-busy", "false");
     if (!state.text) state.answers = { a: null, b: null };
-    state.token = Math.min(state.token, Math.max(0, ...["a", "b"].map((l) => (state.answers[l]?.tokens.length ?? 1) - 1)));
+    const lengths = ["a", "b"].map((letter) => state.answers[letter]?.tokens.length ?? 0);
+    if (Math.max(...lengths)) state.token = Math.min(state.token, Math.max(...lengths) - 1);
     paint();
     if (!late) painted();
   };

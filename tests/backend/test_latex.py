@@ -93,13 +93,14 @@ def test_nothing_of_an_escaped_text_is_markup(text: str) -> None:
 def test_every_way_out_uses_the_same_writer() -> None:
     result, provenance = by_layer(), answers.provenance(key="k")
     assert wire.to_file(result, provenance, "tex").decode() == to_latex(result, provenance)
+    differences = [
+        {"title": "Drift"} | wire.to_json(result, provenance),
+        {"title": "Rows_of", "measure": "x", "refused": "b has 3 layers, 100 % fewer"},
+        {"title": "Long"} | wire.to_json(answers.load(np.ones((MOST_ROWS + 1, 2))), {}),
+    ]
     told = {
         "command": "moe-geometry compare a b",
-        "differences": [
-            {"title": "Drift"} | wire.to_json(result, provenance),
-            {"title": "Rows_of", "measure": "x", "refused": "b has 3 layers, 100 % fewer"},
-            {"title": "Long"} | wire.to_json(answers.load(np.ones((MOST_ROWS + 1, 2))), {}),
-        ],
+        "pairs": [{"a": "a", "b": "b", "differences": differences}],
     }
     text = _latex(told)
     assert to_latex(result, provenance) in text and r"\paragraph{Drift}" in text

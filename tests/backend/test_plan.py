@@ -142,8 +142,7 @@ def test_a_cap_of_memory_is_a_setting() -> None:
 
 def test_what_still_lies_on_the_hub_is_in_the_plan(services: Services) -> None:
     away = replace(services.checkpoints.find("tiny"), fetched=False)
-    services_: Any = SimpleNamespace(
-        checkpoints=SimpleNamespace(find=lambda name: away), prompts=services.prompts, answering=services.answering
-    )
+    checkpoints = SimpleNamespace(find=lambda name: away, start_of=services.checkpoints.start_of)
+    services_: Any = SimpleNamespace(checkpoints=checkpoints, prompts=services.prompts, answering=services.answering)
     told = plan(services_, QuestionBody(**NAMES))
     assert told["download_bytes"] == away.weight_bytes > 0 and "fetched first" in plan_table(told)

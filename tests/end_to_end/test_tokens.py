@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.end_to_end.panels import ready
 from tests.end_to_end.test_accessible import violations
@@ -27,6 +27,7 @@ def test_a_text_is_typed_walked_and_continued_with_keys_alone(page: Page, theme:
     page.keyboard.type(MARKUP)
     for side in "ab":
         expect(page.locator(f"#tokens-{side}")).to_contain_text("onerror", use_inner_text=False)
+    expect(page.locator("#tokens-page")).to_have_attribute("aria-busy", "false")  # the last key's text, too
     assert page.locator("#tokens-a img").count() == 0  # what is typed is text
     typed = first.count()
     page.keyboard.press("Tab")
@@ -70,3 +71,27 @@ def test_the_experts_told_are_those_of_the_api(page: Page) -> None:
         best = max(zip(told["weights"][1][1], told["indices"][1][1], strict=True))
         row = page.locator(f"#tokens-experts-{side} .token-row").first
         expect(row).to_have_text(f"E{best[1]}{best[0]:.2f}")
+
+
+def test_whoever_types_fast_waits_for_one_text_at_a_time_and_sees_the_last(page: Page) -> None:
+    ready(page, QUERY)
+    asked, under_way, most = [], set(), 0
+
+    def sent(request: Request) -> None:
+        nonlocal most
+        if request.url.endswith("/sentences"):
+            asked.append(request)
+            under_way.add(request)
+            most = max(most, len(under_way))
+
+    page.on("request", sent)
+    page.on("requestfinished", lambda request: under_way.discard(request))
+    page.on("requestfailed", lambda request: under_way.discard(request))
+    page.locator("#typed").fill("one two three four five six seven")
+    page.locator("#typed").press("Control+End")
+    page.keyboard.type(" eight nine ten eleven")
+    expect(page.locator("#tokens-b")).to_contain_text("eleven")
+    expect(page.locator("#tokens-page")).to_have_attribute("aria-busy", "false")
+    assert most <= 2  # one of each side
+    assert asked[-1].post_data_json["text"].endswith(" ten eleven")
+    assert len(asked) < 2 * len(" eight nine ten eleven")
