@@ -43,13 +43,15 @@
     node.style.setProperty("--hue", fill(best ? hue(state, side, layer, best.expert) : null));
     node.title = `${served(answer, layer, index)}; ${doubt(answer, layer, index)}`;
     node.append(make("span", "piece", shown(told.piece)));
-    const bar = make("span", "token-bar");
+    // a gradient, not an element for each part: styles of four hundred tokens are what a reader waits for
+    const bar = make("span", "token-bar"), parts = [];
+    let from = 0;
     for (const s of all.slice(0, 3)) {
-      const part = make("i");
-      part.style.width = `${Math.min(1, s.weight) * 100}%`;
-      part.style.background = fill(hue(state, side, layer, s.expert));
-      bar.append(part);
+      const to = from + Math.min(1, s.weight) * 100;
+      parts.push(`${fill(hue(state, side, layer, s.expert))} ${from}% ${to}%`);
+      from = to;
     }
+    bar.style.backgroundImage = `linear-gradient(to right, ${[...parts, `var(--sunken) ${from}%`].join(", ")})`;
     node.append(bar);
     return node;
   };
