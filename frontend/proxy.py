@@ -67,7 +67,7 @@ class Proxy:
             await _problem(send, f"The backend at {self.base_url} does not answer ({type(error).__name__}).")
             return
         try:
-            headers = _end_to_end(response.headers.raw)
+            headers = _own(_end_to_end(response.headers.raw))
             await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -115,6 +115,11 @@ class _Body:
             more = message.get("more_body", False)
             if message.get("body"):
                 yield message["body"]
+
+
+def _own(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Without what the server of the pages says of itself in every answer: twice is no valid answer."""
+    return [(k, v) for k, v in headers if k not in (b"date", b"server")]
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -27,8 +27,13 @@ GRACE = 1.0
 TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 """Functions a FROM may name. The others read files, settings or the catalogue of the machine, or run text as SQL."""
 
-GROWING = frozenset({"repeat", "range", "generate_series", "list_resize", "array_resize"})
+GROWING = frozenset(
+    {"repeat", "range", "generate_series", "list_resize", "array_resize", "lpad", "rpad", "format", "printf", "bar"}
+)
 """One value of them may fill the machine: DuckDB counts it in no memory limit, and interrupts only between values."""
+
+OF_THE_MACHINE = frozenset({"current_setting", "getenv"})
+"""They tell where this machine keeps its secrets and temporary files."""
 
 _left: list[threading.Thread] = []
 """Queries answered as stopped that are still inside one value; another is not begun beside them."""
@@ -147,6 +152,8 @@ def _check(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
             f"{function}(...) as a value is not served: one such value may fill the memory. "
             "For numbers in a row write FROM range(...)."
         )
+    for function in sorted(name for kind, name in used if kind == "FUNCTION" and name in OF_THE_MACHINE):
+        raise Refusal(f"{function}(...) is not served: functions that read settings of this machine are off.")
 
 
 def _functions(node: Any) -> Iterator[tuple[str, str]]:

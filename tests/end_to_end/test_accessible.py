@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 PAGES = (
     "/", "/checkpoints", "/prompts", "/routing", "/router", "/compare", "/jobs", "/tokens", "/live", "/experiments",
-    "/whatif",
+    "/whatif", "/coupling", "/function", "/representation", "/specialisation", "/trajectories",
 )  # fmt: skip
 
 
@@ -47,6 +47,9 @@ def violations(page: Page) -> list[str]:
         if theme != first:
             page.keyboard.press("t")
             page.wait_for_function(f"{now} === '{theme}'")
+        page.wait_for_function(
+            "document.getAnimations().every(each => each.playState !== 'running')"
+        )  # colours fade over
         for violation in Axe().run(page).response["violations"]:
             nodes = "; ".join(n["html"][:200] for n in violation["nodes"][:3])
             found.append(f"{theme}: {violation['id']}: {violation['help']}: {nodes}")
