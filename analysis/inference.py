@@ -50,7 +50,7 @@ def evaluate(
     """
     settled = measure.settle(knobs)
     together, unmatched = aligned((*sides, *([] if start is None else [start])))
-    sides, beside = together[: len(sides)], together[len(sides) :]
+    sides, starts = together[: len(sides)], together[len(sides) :]
     states = [state for side in sides for state in side.states.values()]
     tokens, prompts = _tokens(sides), max((len(s.prompts) for s in states), default=0)
     if measure.needs_selection and any(side.shape.soft for side in sides):
@@ -60,7 +60,7 @@ def evaluate(
     axes = raw.axes or tuple(_axis(name, sides, sizes.get(name, 0)) for name in measure.axes)
     if (sizes := tuple(len(a.labels) for a in axes)) != tuple(raw.values.shape):
         raise BadDeclaration(f"{measure.name}: its axes have sizes {sizes}, its values {tuple(raw.values.shape)}")
-    null, found = _null(measure, sides, settled, beside)
+    null, found = _null(measure, sides, settled, starts)
     interval = _interval(measure, sides, settled, raw)
     return Result(
         measure=measure.name,
@@ -189,13 +189,13 @@ def _axis(name: str, sides: tuple[Inputs, ...], size: int = 0) -> Axis:
 
 
 def _null(
-    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], beside: tuple[Inputs, ...]
+    measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, Any], starts: tuple[Inputs, ...]
 ) -> tuple[Null | Reason, Mapping[str, int | float | str]]:
     if measure.null is None:
         return Reason(measure.null_reason or "no null is defined for this measure"), {}
     keywords = {**knobs, "generator": content_generator(measure, sides)}
     if measure.start_if:
-        keywords["start"] = beside[0] if beside else None
+        keywords["start"] = starts[0] if starts else None
     chance = _call(measure.null, measure, sides, keywords)
     if not isinstance(chance, Chance):
         return chance, {}

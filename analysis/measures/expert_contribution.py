@@ -49,8 +49,8 @@ def expert_contribution(contribution_sums: State, *, silent: Annotated[float, Ra
 
     Caveat:
         Norms do not add as vectors do: outputs of two experts may cancel. Rank in the top k and g go together, so an
-        expert that is mostly second choice is below 1 whatever its weights are. A
-        shared expert at 1 gives each token a k-th of what the k routed ones give it by length.
+        expert that is mostly second choice is below 1 whatever its weights are. A shared expert at 1 gives each token a
+        k-th of what the k routed ones give it by length.
     """
     served = contribution_sums["served"].sum(0).double()
     given = contribution_sums["weighted_norm"].sum(0)

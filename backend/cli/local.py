@@ -118,14 +118,13 @@ class LocalDoor:
         return Answering(self._store, self._runner, settings.memory_budget, bring, settings.paging)
 
     def _means(self) -> Means:
-        bring = Checkpoints(self._settings, self._store).bring
-        return Means(self._checkpoint, bring, self._runner, self._settings.memory_budget)
+        return Means(self._checkpoint, self._catalogue.bring, self._runner, self._settings.memory_budget)
 
     def _question(self, wanted: Wanted) -> Question:
         checkpoints = [self._checkpoint(name) for name in wanted.checkpoints]
         prompts = self._prompt_set(wanted.prompts) if wanted.prompts else None
-        start_of = Checkpoints(self._settings, self._store).start_of
-        return ask(wanted.measure, checkpoints, prompts, wanted.knobs, CaptureOptions(**wanted.capture), start_of)
+        capture, start_of = CaptureOptions(**wanted.capture), self._catalogue.start_of
+        return ask(wanted.measure, checkpoints, prompts, wanted.knobs, capture, start_of)
 
     def _checkpoint(self, name: str) -> Checkpoint:
         own, said = split(name)

@@ -106,21 +106,24 @@ def _by_layer(setting: Setting) -> Iterator[Row]:
 def _by_domain(setting: Setting) -> Iterator[Row]:
     """The same on the prompts of one category at a time: fewer tokens, wider bounds."""
     for domain in DOMAINS:
-        left_out = setting.leaves_out(domain, DOMAINS)
-        prompts = "" if left_out else setting.stored.part(PROMPTS, domain)
+        if setting.leaves_out(domain, DOMAINS):
+            yield from _domain_left_out(domain)
+            continue
+        prompts = setting.stored.part(PROMPTS, domain)
         for words, (measure, knobs) in MEASURES.items():
-            quantity = f"{words}, top-k, {domain} prompts"
-            if left_out:
-                yield not_run(quantity, None, LEFT_OUT)
-                yield not_run(f"{DIFFERENCE[measure]}, {domain} prompts", "positive", LEFT_OUT)
-                continue
             answer = setting.ask(measure, setting.checkpoint or TOP_K, prompts=prompts, **knobs)
             found = mean_of(answer, pairs_of(answer))
-            yield measured(quantity, found, f"{BOUNDS}; {answer.tokens:,} tokens")
+            yield measured(f"{words}, top-k, {domain} prompts", found, f"{BOUNDS}; {answer.tokens:,} tokens")
             if not setting.checkpoint:
                 soft = setting.ask(measure, SOFT, prompts=prompts, **knobs)
                 more = _difference(measure, found, mean_of(soft, pairs_of(soft)))
                 yield row(f"{DIFFERENCE[measure]}, {domain} prompts", "positive", more, more.above(0), WORST)
+
+
+def _domain_left_out(domain: str) -> Iterator[Row]:
+    for words, (measure, _) in MEASURES.items():
+        yield not_run(f"{words}, top-k, {domain} prompts", None, LEFT_OUT)
+        yield not_run(f"{DIFFERENCE[measure]}, {domain} prompts", "positive", LEFT_OUT)
 
 
 def _difference(measure: str, top_k: Found, soft: Found) -> Found:
