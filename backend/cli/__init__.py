@@ -43,7 +43,9 @@ def lab(context: typer.Context) -> None:
     from backend.lab.cli import app as lab_app
 
     lab_app.command("reproduce")(reproduce)
-    lab_app(args=context.args or ["--help"], prog_name="moe-geometry lab", standalone_mode=False)
+    # An app called so returns its exit code instead of leaving with it.
+    if code := lab_app(args=context.args or ["--help"], prog_name="moe-geometry lab", standalone_mode=False):
+        raise typer.Exit(code)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from backend.cli import main
 from backend.settings import Settings
 from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.live import Live, serving
@@ -89,6 +90,17 @@ def test_a_refusal_is_one_sentence_and_exit_code_two(
     told = terminal(live.settings, "ask", *words)
     assert told.returncode == 2 and told.stdout == ""
     assert told.stderr.startswith(sentence) and told.stderr.count("\n") == 1
+
+
+def test_text_that_cannot_be_fetched_is_a_sentence_and_exit_code_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lab is an app of its own inside the whole one: its exit code must come through."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["moe-geometry", "lab", "corpus", "--out", str(tmp_path / "corpus")])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1 and "apt-get is not on this system" in capsys.readouterr().err
 
 
 def test_a_store_held_by_a_process_that_does_not_serve_is_named(live: Live, tmp_path: Path, root: Path) -> None:

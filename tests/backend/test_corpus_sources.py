@@ -107,6 +107,22 @@ def test_a_system_without_apt_is_told_what_to_bring(monkeypatch: pytest.MonkeyPa
         austen.read(tmp_path / "packages")
 
 
+def test_a_package_unpacks_below_a_folder_named_from_where_the_command_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the default `data/corpus` is. A stand-in for apt-get leaves an archive where it runs; dpkg-deb is tar's."""
+    tools = {
+        "apt-get": 'echo text > file && tar -cf "${2%%=*}_1_all.deb" file && rm file',
+        "dpkg-deb": 'mkdir "$3" && tar -xf "$2" -C "$3"',
+    }
+    for name, does in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    assert (fetch.debian("words", "1", Path("data/packages")) / "file").read_text() == "text\n"
+
+
 def test_a_system_without_a_compiler_is_told_which_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(fetch.SourceMissing, match="apt-get install gcc"):

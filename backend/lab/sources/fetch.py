@@ -39,7 +39,7 @@ def debian(package: str, version: str, folder: Path) -> Path:
             f"It said: {fetched.stderr.strip()[-400:]}"
         )
     partial = folder / f"{target.name}.partial"
-    unpacked = _call(["dpkg-deb", "-x", str(archives[-1]), str(partial)], folder)
+    unpacked = _call(["dpkg-deb", "-x", archives[-1].name, partial.name], folder)
     if unpacked.returncode:
         raise SourceMissing(f"dpkg-deb could not unpack {archives[-1].name}: {unpacked.stderr.strip()[-400:]}")
     partial.rename(target)
@@ -78,7 +78,7 @@ def installed(package: str, version: str, folder: Path) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{target.name}.partial"
-    done = _pip(["install", "--target", str(partial), f"{package}=={version}"], folder)
+    done = _pip(["install", "--target", partial.name, f"{package}=={version}"], folder)
     if done.returncode:
         raise SourceMissing(
             f"pip could not install {package} {version}; its dependency pycosat is built from source and needs a C "
@@ -102,4 +102,5 @@ def _pip(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 
 def _call(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it inside `folder`, so its arguments name what lies there by name alone: `folder` may be a relative path."""
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
