@@ -13,7 +13,7 @@ import httpx
 from dash import Dash
 from fastapi import FastAPI
 
-from frontend import callbacks, panels, sharing, shell, theme
+from frontend import callbacks, panels, plotlyjs, sharing, shell, theme
 from frontend.client import Client, first_request
 from frontend.folded import told
 from frontend.panel import GRAPH
@@ -52,11 +52,13 @@ def create_app(backend_url: str | None = None, transport: httpx.AsyncBaseTranspo
     server.mount("/api", proxy)
     server.add_route("/panels", panels.route(client), methods=["POST"])
     server.add_route("/report", sharing.route(client), methods=["GET"])
+    server.add_route(plotlyjs.ASKED, plotlyjs.serve, methods=["GET"])
     app = Dash(
         __name__,
         server=server,  # pyright: ignore[reportArgumentType]
         title=TITLE,
         update_title="",
+        assets_ignore=plotlyjs.FILE.name,  # asked for when the first figure is drawn
         suppress_callback_exceptions=True,
         enable_mcp=False,
     )

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from plotly.offline import get_plotlyjs
 
-from frontend import theme
+from frontend import plotlyjs, theme
 from frontend.answer import Answer, Band, decode_json
 from frontend.beyond import LEVEL
 from frontend.figure import height_of, sent
@@ -70,7 +69,7 @@ def build(compared: Mapping[str, Any]) -> str:
         style=STYLE,
         parts="".join(parts),
         command=_safe(f"{compared['command']} --report FILE.html"),
-        plotly=get_plotlyjs(),
+        plotly=plotlyjs.text(),
         figures=told(look).replace("<", "\\u003c"),  # a label cannot end the script
         script=SCRIPT,
     )

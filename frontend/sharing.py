@@ -35,7 +35,7 @@ def route(client: Client) -> Callable[[Request], Awaitable[Response]]:
             told = await compared(client, parse(COMPARES, request.url.query, material), material)
         except Refusal as refusal:
             return Response(str(refusal), refusal.status, media_type="text/plain")
-        page = await asyncio.to_thread(build, told)  # figures and 4 MB of plotly.js: not on the loop of everyone
+        page = await asyncio.to_thread(build, told)  # figures and 1.5 MB of plotly.js: not on the loop of everyone
         name = re.sub(r"[^\w.-]+", "-", "-".join(told["checkpoints"]))
         kept = {"content-disposition": f'attachment; filename="{name}.html"', "x-content-type-options": "nosniff"}
         return Response(page, media_type="text/html; charset=utf-8", headers=kept)

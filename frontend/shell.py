@@ -143,7 +143,7 @@ def layout() -> dmc.MantineProvider:
             _drawer(),
             _key_sheet(),
             _table(),
-            # brings plotly.js while the first answers are under way: the first figure would wait for 5 MB of script
+            # brings plotly.js while the first answers are under way: the first figure would wait for 1.5 MB of script
             dcc.Graph(id="ahead", figure={}, style={"display": "none"}),
             html.Div(id="live-region", className="visually-hidden", role="status", **hyphened({"aria-live": "polite"})),
         ],
