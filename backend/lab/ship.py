@@ -10,8 +10,10 @@ from backend.lab.settings import RunSettings
 from backend.lab.train import finished, train
 from backend.lab.workers import worker_pool
 
-STEPS = 3000
-STORED = (0, 20, 80, 320, 1000, 2000, STEPS)
+STEPS = 6000
+STORED = (0, 20, 80, 320, 1000, 3000, STEPS)
+START, LAST = (f"step-{step:05d}" for step in (STORED[0], STEPS))
+"""Names of the first and the last stored step of each."""
 
 # Speeds: the choice of `grid.chosen` on data/checkpoints/balancing-grid.jsonl.
 _BASE = RunSettings(router="unbalanced", seed=0, size="s64", steps=STEPS, stored=STORED)

@@ -27,7 +27,7 @@ ORDERS = ([3, 0, 5, 1, 2, 4, 7, 6], [1, 2, 3, 4, 5, 6, 7, 0], [7, 6, 5, 4, 3, 2,
 def renamed(root: Path, tmp_path: Path) -> Path:
     """Expert e of layer l is called ORDERS[l][e]."""
     register()
-    own = root / "data" / "checkpoints" / "aux-s1" / "step-03000"
+    own = root / "data" / "checkpoints" / "aux-s1" / "step-06000"
     model = AutoModelForCausalLM.from_pretrained(own)
     for layer, order in zip(model.model.layers, ORDERS, strict=True):
         back = torch.tensor(order).argsort()
@@ -48,7 +48,7 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
     report, latex = tmp_path / "report.html", tmp_path / "differences.tex"
-    compare("aux-s1/step-03000", str(renamed), prompts=str(prompts), report=report, latex=latex, as_json=True)
+    compare("aux-s1/step-06000", str(renamed), prompts=str(prompts), report=report, latex=latex, as_json=True)
     (told,) = json.loads(capsys.readouterr().out)["pairs"]
     for layer, order in zip(told["layers"], ORDERS, strict=True):
         assert layer["p"] <= 0.05

@@ -226,7 +226,7 @@ def test_soft_routing_must_make_jacobians_more_alike_and_subspaces_nearer(soft, 
             "switched at evaluation",
             "layer 0",
             "code prompts",
-            "trained soft, step 3000",
+            "trained soft, step 6000",
         ):
             told = found[f"{words}, {which}"]
             assert told["ours"] == pytest.approx(size) and told["verdict"] == verdict, told
@@ -253,7 +253,7 @@ def signatures(within: float, across: float, p: float = 0.001, accuracy: float =
             controls = dict.fromkeys(
                 ("always the most frequent category", "from the prompt's length alone", "from its token ids alone"), 0.3
             )
-            value = accuracy if checkpoint.endswith("step-03000") else 0.5
+            value = accuracy if checkpoint.endswith("step-06000") else 0.5
             return result(value, null=(0.25, 0.2, 0.35), **{"sd over folds": 0.1, **controls})
         if quantity != "cohens_d":
             return wide([within if quantity == "within" else across] * 2, 0.02)

@@ -24,7 +24,7 @@ class Shipped:
     """Questions about shipped steps, each asked once."""
 
     def __init__(self, opened: Bench) -> None:
-        self.violation = cache(lambda run: opened.ask("load_violation", f"{run}/step-03000", prompts="validation"))
+        self.violation = cache(lambda run: opened.ask("load_violation", f"{run}/step-06000", prompts="validation"))
         self.signatures = cache(lambda name, run, step: opened.ask(name, f"{run}/step-{step}", prompts="four-tasks"))
 
 
@@ -46,7 +46,7 @@ def bounds(result: Result) -> Interval:
 @pytest.mark.parametrize("run", ROUTERS)
 def test_max_violation_of_the_prompt_set_is_that_of_the_training_log(shipped: Shipped, root: Path, run: str) -> None:
     lines = [json.loads(row) for row in (root / f"data/checkpoints/{run}/log.jsonl").read_text().splitlines()]
-    logged = next(row for row in lines if row["kind"] == "validation" and row["step"] == 3000)
+    logged = next(row for row in lines if row["kind"] == "validation" and row["step"] == 6000)
     np.testing.assert_allclose(shipped.violation(run).values, logged["max_violation"]["layers"], atol=5e-3, rtol=0)
 
 
@@ -57,7 +57,7 @@ def test_without_a_rule_every_layer_is_less_balanced_than_with_any_beyond_their_
 
 
 def test_the_auxiliary_loss_balances_less_than_a_bias_or_k_means(shipped: Shipped) -> None:
-    """In layer 0 beyond the intervals, as README says; in the deeper ones they overlap, and only the means order."""
+    """In layer 0 beyond the intervals, as README says; in the deeper ones they overlap, and only the means have that order."""
     aux = shipped.violation("aux")
     for run in ("free", "kmeans"):
         other = shipped.violation(run)
@@ -70,9 +70,7 @@ def test_balance_stands_beside_the_floor_of_uniform_routing(shipped: Shipped, ru
     floor = shipped.violation(run).null
     assert isinstance(floor, Null) and floor.low == 0
     assert floor.high == pytest.approx(0.019, abs=5e-4)
-    assert (shipped.violation(run).values[1:] > floor.high).all()
-    # K-Means' first layer is as balanced as chance.
-    assert (shipped.violation(run).values[0] > floor.high) == (run != "kmeans")
+    assert (shipped.violation(run).values > floor.high).all()
 
 
 @pytest.mark.parametrize("run", ROUTERS)
@@ -82,30 +80,30 @@ def test_prompts_of_a_task_are_routed_more_alike_than_prompts_of_different_tasks
     """The pairs averaged here, one by one; and the effect says the same two means."""
     texts = [json.loads(row) for row in (root / "data/prompts/four-tasks.jsonl").read_text().splitlines()]
     task = {row["id"]: row["category"] for row in texts}
-    found = shipped.signatures("signature_similarity", run, "03000")
+    found = shipped.signatures("signature_similarity", run, "06000")
     tasks = np.array([task[label] for label in found.axes[0].labels])
     pairs = np.triu_indices(len(tasks), 1)
     same, cosines = (tasks[:, None] == tasks)[pairs], found.values[pairs]
     within, across = cosines[same].mean(), cosines[~same].mean()
     assert within > across + 0.15
-    told = shipped.signatures("signature_effect", run, "03000").facts
+    told = shipped.signatures("signature_effect", run, "06000").facts
     assert (told["within"], told["across"]) == (pytest.approx(within), pytest.approx(across))
 
 
 @pytest.mark.parametrize(
-    ("run", "end", "start"), [("aux", 3.30, 0.46), ("free", 3.41, 0.46), ("kmeans", 2.26, 0.33), ("none", 2.38, 0.46)]
+    ("run", "end", "start"), [("aux", 3.46, 0.46), ("free", 3.51, 0.46), ("kmeans", 2.06, 0.33), ("none", 2.32, 0.46)]
 )
 def test_training_sets_tasks_further_apart_than_the_untrained_router_does(
     shipped: Shipped, run: str, end: float, start: float
 ) -> None:
-    found = [shipped.signatures("signature_effect", run, step) for step in ("03000", "00000")]
+    found = [shipped.signatures("signature_effect", run, step) for step in ("06000", "00000")]
     sizes = [result.facts["Cohen's d"] for result in found]
     assert sizes[0] > 4 * sizes[1]
     assert sizes == pytest.approx([end, start], abs=0.02)
 
 
 def test_the_classifier_stands_beside_an_untrained_router_and_what_the_words_alone_tell(shipped: Shipped) -> None:
-    trained, start = (shipped.signatures("signature_classifier", "aux", step) for step in ("03000", "00000"))
+    trained, start = (shipped.signatures("signature_classifier", "aux", step) for step in ("06000", "00000"))
     assert (float(trained.values), float(start.values)) == (pytest.approx(0.988, abs=5e-3), pytest.approx(0.575))
     assert trained.facts["from its token ids alone"] == pytest.approx(0.963, abs=5e-3)
     assert trained.facts["from a random router of its token ids"] == pytest.approx(0.65)

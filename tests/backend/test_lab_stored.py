@@ -27,8 +27,8 @@ def test_a_dense_step_as_experts_is_the_same_function_and_its_experts_the_same_b
     stored: Stored, root: Path
 ) -> None:
     register()
-    step = root / "data" / "checkpoints" / "dense" / "step-03000"
-    target = Path(stored.as_experts("dense/step-03000"))
+    step = root / "data" / "checkpoints" / "dense" / "step-06000"
+    target = Path(stored.as_experts("dense/step-06000"))
     dense, copies = (AutoModelForCausalLM.from_pretrained(each).eval() for each in (step, target))
     assert copies.config.num_experts == copies.config.num_experts_per_tok == 2
     ids = torch.arange(20, 60)[None]
@@ -47,12 +47,12 @@ def test_a_step_with_experts_is_not_copied_into_more(root: Path, tmp_path: Path)
 
 
 def test_what_routers_learn_is_counted_and_batches_are_those_of_the_log(stored: Stored, root: Path) -> None:
-    assert [stored.parameters(f"{run}/step-03000") for run in ("kmeans", "free")] == [0, 4 * 8 * 64]
+    assert [stored.parameters(f"{run}/step-06000") for run in ("kmeans", "free")] == [0, 4 * 8 * 64]
     lines = map(json.loads, (root / "data/checkpoints/free/log.jsonl").read_text().splitlines())
     last = [line["batch_max_violation"] for line in lines if line["kind"] == "train"][-1]
-    found = stored.batches("free/step-03000")
+    found = stored.batches("free/step-06000")
     assert len(found) == 10 and found[-1] == pytest.approx(sum(last) / 4)
-    assert stored.perplexity("free/step-03000") == pytest.approx(22.47, abs=0.01)
+    assert stored.perplexity("free/step-06000") == pytest.approx(18.97, abs=0.01)
 
 
 def test_a_quick_question_is_put_to_the_first_prompts_of_each_category(root: Path, tmp_path: Path) -> None:
@@ -69,5 +69,5 @@ def test_a_quick_question_is_put_to_the_first_prompts_of_each_category(root: Pat
 
 
 def test_a_step_of_a_shipped_router_moves_rows_as_the_closed_forms_say(stored: Stored) -> None:
-    found = stored.identities("aux-s1/step-03000")
+    found = stored.identities("aux-s1/step-06000")
     assert max(found[part] for part in ("router", "gate", "up", "mean_row")) < 1e-12

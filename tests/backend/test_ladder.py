@@ -82,12 +82,12 @@ def ladder(root: Path) -> Iterator[dict[str, Inputs]]:
     torch.set_num_threads(1)
     register()
     steps = root / "data" / "checkpoints"
-    tokenizer = AutoTokenizer.from_pretrained(steps / "free/step-03000")
+    tokenizer = AutoTokenizer.from_pretrained(steps / "free/step-06000")
     lines = (root / "data/prompts/four-tasks.jsonl").read_text().splitlines()[::EVERY_NTH]
     prompts = [Prompt(**json.loads(line)) for line in lines]
     own, former, other = (
         AutoModelForCausalLM.from_pretrained(steps / name).eval()
-        for name in ("free/step-03000", "free/step-02000", "aux/step-03000")
+        for name in ("free/step-06000", "free/step-03000", "aux/step-06000")
     )
     models = (own, renamed(own), noisy(own, 0.01), noisy(own, 0.1), former, other)
     names = ("itself", *RUNGS, *BESIDE)

@@ -25,7 +25,7 @@ TEXT = "def area(r):\n    return 3.14 * r ** 2  # été"
 @pytest.fixture(scope="module")
 def shipped(root: Path):
     register()
-    folder = root / "data" / "checkpoints" / "aux" / "step-03000"
+    folder = root / "data" / "checkpoints" / "aux" / "step-06000"
     return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
 

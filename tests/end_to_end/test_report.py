@@ -12,7 +12,7 @@ from tests.frontend import planted
 
 pytestmark = pytest.mark.browser
 
-ENDS = ["aux/step-02000", "free/step-02000"]
+ENDS = ["aux/step-03000", "free/step-03000"]
 MARKUP = "</script><img src=x onerror=alert(1)>"
 
 

@@ -10,7 +10,7 @@ from tests.end_to_end.test_accessible import violations
 
 pytestmark = pytest.mark.browser
 
-QUERY = "/tokens?a=kmeans/step-03000&b=aux/step-03000&prompts=four-tasks"
+QUERY = "/tokens?a=kmeans/step-06000&b=aux/step-06000&prompts=four-tasks"
 MARKUP = "<img src=x onerror=alert(1)> if a < b:"
 
 
@@ -66,7 +66,7 @@ def test_the_experts_told_are_those_of_the_api(page: Page) -> None:
     expect(page.locator("#tokens-b .token.here")).to_have_attribute("data-at", "1")
     for side, run in (("a", "kmeans"), ("b", "aux")):
         told = page.request.post(
-            "/api/v1/sentences", data={"checkpoint": f"{run}/step-03000", "text": "one two three"}
+            "/api/v1/sentences", data={"checkpoint": f"{run}/step-06000", "text": "one two three"}
         ).json()
         best = max(zip(told["weights"][1][1], told["indices"][1][1], strict=True))
         row = page.locator(f"#tokens-experts-{side} .token-row").first

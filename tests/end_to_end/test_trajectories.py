@@ -82,7 +82,7 @@ def test_the_slider_moves_every_figure_by_keyboard_without_a_request(page: Page,
 def test_who_wants_no_motion_gets_one_step_for_each_press(calm: Page, services: Services) -> None:
     asked(calm, services, "&at=1000")
     button = calm.get_by_role("button", name="Next step")
-    for step, words in (("2000", "step 2,000"), ("3000", "step 3,000"), ("0", "step 0")):
+    for step, words in (("3000", "step 3,000"), ("6000", "step 6,000"), ("0", "step 0")):
         button.press("Enter")
         calm.wait_for_url(f"**at={step}")
         expect(calm.locator("#live-region")).to_have_text(words)
@@ -94,7 +94,7 @@ def test_play_runs_to_the_last_step_and_stops_and_can_be_paused(page: Page, serv
     plates = asked(page, services, "&at=1000")
     last, sent = plates["expert_load"].evaluate(FRAME)[1], requests(page)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_url("**at=3000")
+    page.wait_for_url("**at=6000")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     page.wait_for_function(f"([d, want]) => ({SHOWN})(d) === want", arg=[plates["expert_load"].element_handle(), last])
     page.get_by_role("button", name="Play").click()  # from the last step it begins anew
@@ -119,6 +119,6 @@ def test_the_axis_is_told_in_tokens_where_the_run_says_them(page: Page, services
     plates = asked(page, services)
     page.get_by_role("button", name="tokens", exact=True).click()
     page.wait_for_url("**k.run.axis=tokens**")
-    expect(page.locator("#step-told")).to_have_text("6.14M tokens, 7 of 7")
+    expect(page.locator("#step-told")).to_have_text("12.3M tokens, 7 of 7")
     told = "d => d.querySelector('.js-plotly-plot').layout.xaxis.ticktext.at(-1)"
-    page.wait_for_function(f"d => ({told})(d) === '6.14M<br>last'", arg=plates["expert_load"].element_handle())
+    page.wait_for_function(f"d => ({told})(d) === '12.3M<br>last'", arg=plates["expert_load"].element_handle())

@@ -12,7 +12,7 @@ from tests.end_to_end.test_accessible import violations
 
 pytestmark = pytest.mark.browser
 
-QUERY = "/whatif?a=aux-s1/step-03000&b=free-s1/step-03000&prompts=few"
+QUERY = "/whatif?a=aux-s1/step-06000&b=free-s1/step-06000&prompts=few"
 
 
 def test_an_expert_is_switched_off_and_the_page_says_what_that_costs(page: Page) -> None:
@@ -26,7 +26,7 @@ def test_an_expert_is_switched_off_and_the_page_says_what_that_costs(page: Page)
     told = page.request.post(
         "/api/v1/edits",
         data={
-            "checkpoint": "aux-s1/step-03000",
+            "checkpoint": "aux-s1/step-06000",
             "prompts": "few",
             "edit": {"kind": "off", "layer": "2", "expert": 5},
         },

@@ -17,8 +17,9 @@ from backend.lab.experiment import (
     not_run,
     row,
 )
+from backend.lab.ship import LAST, START
 
-LAST, START, PROMPTS = "step-03000", "step-00000", "four-tasks"
+PROMPTS = "four-tasks"
 RULES = {"aux": "auxiliary loss", "free": "loss-free bias", "kmeans": "K-Means", "soft": "fully soft"}
 GIVEN = "this checkpoint"
 BOUNDS = "mean over experts and layers; bounds are the means of the experts' own"

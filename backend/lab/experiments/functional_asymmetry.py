@@ -22,9 +22,9 @@ from backend.lab.experiment import (
 )
 from backend.lab.series import Series, last_step, paired
 from backend.lab.settings import DOMAINS
-from backend.lab.ship import STORED
+from backend.lab.ship import LAST, STORED
 
-TOP_K, SOFT, PROMPTS = "free/step-03000", "soft/step-03000", "four-tasks"
+TOP_K, SOFT, PROMPTS = f"free/{LAST}", f"soft/{LAST}", "four-tasks"
 NEAR_ZERO = 0.1
 """Ours: the published means end at 0.068."""
 MEASURES = {

@@ -21,9 +21,10 @@ from backend.lab.experiment import (
 )
 from backend.lab.series import FULL, Series, last_step, over_seeds, paired
 from backend.lab.settings import RunSettings
+from backend.lab.ship import LAST
 from backend.lab.train import ROWS_BY_SGD
 
-LAST, PROMPTS = "step-03000", "four-tasks"
+PROMPTS = "four-tasks"
 WORDS = {"aux": "auxiliary loss", "free": "loss-free bias", "none": "no balancing", "kmeans": "K-Means"}
 GIVEN = "this checkpoint"
 WIDE = "mean over layers; bounds are the means of the layers' own"

@@ -25,8 +25,9 @@ from backend.lab.experiment import (
 )
 from backend.lab.series import FULL, Series, last_batches, last_validation, over_seeds, paired
 from backend.lab.settings import SIZES, tokens_a_step
+from backend.lab.ship import LAST
 
-LAST, PROMPTS = "step-03000", "validation"
+PROMPTS = "validation"
 PUBLISHED = {"kmeans": 0.037, "free": 0.084, "aux": 0.526}
 PERPLEXITY = {"kmeans": 15.40, "free": 15.01, "aux": None}
 RATES, BIAS_STEPS = (0.003, 0.01, 0.03), (0.001, 0.005, 0.02)

@@ -6,37 +6,38 @@ import numpy as np
 
 from analysis.result import Result
 from backend.lab.experiment import Experiment, Found, Row, Setting, chance_of, difference, mean_of, row
+from backend.lab.ship import STEPS
 
-PROMPTS, STEPS = "four-tasks", (20, 320, 3000)
+PROMPTS, ASKED = "four-tasks", (80, 320, STEPS)
 RULES = {"aux": "auxiliary loss", "free": "loss-free bias", "kmeans": "K-Means", "none": "no balancing"}
-EARLY, TENTH = STEPS.index(20), STEPS.index(320)
+EARLY, TWENTIETH = 0, 1
 PUBLISHED = "up to 0.60 after 1 %, chance 0.125"
 """Of OLMoE, which the auxiliary loss balances."""
-EARLY_WORDS, TENTH_WORDS = "after 0.7 % of training", "after 11 % of training"
+EARLY_WORDS, LATER_WORDS = (f"after {step / STEPS:.1%} of training".replace("%", " %") for step in ASKED[:-1])
 
 
 def run(setting: Setting) -> Iterator[Row]:
-    """Share of the last step's experts after a hundredth and a tenth of training, last layer against first."""
+    """Share of the last step's experts after a hundredth and a twentieth of training, last layer against first."""
     answers = {name: _answer(setting, name) for name in RULES}
     for name, words in RULES.items():
         published = PUBLISHED if name == "aux" else None
         yield _share(answers[name], EARLY, f"experts of the last step, {words}, {EARLY_WORDS}", published)
-        yield _share(answers[name], TENTH, f"experts of the last step, {words}, {TENTH_WORDS}")
-        later = _at(answers[name], TENTH, slice(-1, None)) - _at(answers[name], TENTH, slice(0, 1))
-        quantity = f"experts of the last step, last layer less first, {words}, {TENTH_WORDS}"
+        yield _share(answers[name], TWENTIETH, f"experts of the last step, {words}, {LATER_WORDS}")
+        later = _at(answers[name], TWENTIETH, slice(-1, None)) - _at(answers[name], TWENTIETH, slice(0, 1))
+        quantity = f"experts of the last step, last layer less first, {words}, {LATER_WORDS}"
         note = "bounds are those of the two layers at their worst"
         if name == "aux":
             yield row(quantity, "later layers earlier", later, later.above(0), note)
         else:
             yield difference(quantity, later, note)
     for name in ("aux", "free"):
-        more = _at(answers["kmeans"], TENTH) - _at(answers[name], TENTH)
+        more = _at(answers["kmeans"], TWENTIETH) - _at(answers[name], TWENTIETH)
         note = "mean over layers; bounds are the means of the layers' own, both at their worst; one seed of each"
-        yield difference(f"experts of the last step, K-Means less {RULES[name]}, {TENTH_WORDS}", more, note)
+        yield difference(f"experts of the last step, K-Means less {RULES[name]}, {LATER_WORDS}", more, note)
 
 
 def _answer(setting: Setting, name: str) -> Result:
-    return setting.ask("router_saturation", *(f"{name}/step-{step:05d}" for step in STEPS), prompts=PROMPTS)
+    return setting.ask("router_saturation", *(f"{name}/step-{step:05d}" for step in ASKED), prompts=PROMPTS)
 
 
 def _at(answer: Result, step: int, layers: slice = slice(None)) -> Found:
