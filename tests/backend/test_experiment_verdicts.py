@@ -67,7 +67,7 @@ def test_batches_stand_beside_a_floor_and_parameters_are_counted() -> None:
 
 
 def saturation(early: float, first: float, last: float) -> dict[str, dict]:
-    """Two layers over three steps: `early` at both after a hundredth, `first` and `last` after a tenth."""
+    """Two layers over three steps: `early` at both after a hundredth, `first` and `last` after a twentieth."""
     values = np.full((3, 2), 0.9)
     values[0], values[1] = early, (first, last)
 
@@ -80,19 +80,19 @@ def saturation(early: float, first: float, last: float) -> dict[str, dict]:
 
 def test_saturation_is_judged_against_blind_choices_and_depth_by_its_sign() -> None:
     share, depth = (
-        "experts of the last step, {}, after 0.7 % of training",
+        "experts of the last step, {}, after 1.3 % of training",
         "experts of the last step, last layer less first, {}, {}",
     )
-    tenth = "after 11 % of training"
+    later = "after 5.3 % of training"
     found = saturation(0.3, 0.5, 0.8)
     assert found[share.format("auxiliary loss")]["verdict"] == SHOWS
     assert found[share.format("K-Means")]["verdict"] == MEASURED
-    assert found[depth.format("auxiliary loss", tenth)]["verdict"] == SHOWS
-    assert found[depth.format("K-Means", tenth)]["ours"] == pytest.approx(0.3)
-    assert found[depth.format("K-Means", tenth)]["note"].endswith("above 0")
+    assert found[depth.format("auxiliary loss", later)]["verdict"] == SHOWS
+    assert found[depth.format("K-Means", later)]["ours"] == pytest.approx(0.3)
+    assert found[depth.format("K-Means", later)]["note"].endswith("above 0")
     found = saturation(0.265, 0.8, 0.5)
     assert found[share.format("auxiliary loss")]["verdict"] == DOES_NOT
-    assert found[depth.format("auxiliary loss", tenth)]["verdict"] == DOES_NOT
+    assert found[depth.format("auxiliary loss", later)]["verdict"] == DOES_NOT
 
 
 def spectra(share: float, ratio: float, width: float, rows: int = 160) -> dict[str, dict]:

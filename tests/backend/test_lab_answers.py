@@ -57,7 +57,7 @@ def test_without_a_rule_every_layer_is_less_balanced_than_with_any_beyond_their_
 
 
 def test_the_auxiliary_loss_balances_less_than_a_bias_or_k_means(shipped: Shipped) -> None:
-    """In layer 0 beyond the intervals, as README says; in the deeper ones they overlap, and only the means have that order."""
+    """In layer 0 beyond the intervals, as README says; deeper they overlap, and only the means have that order."""
     aux = shipped.violation("aux")
     for run in ("free", "kmeans"):
         other = shipped.violation(run)
@@ -69,7 +69,8 @@ def test_the_auxiliary_loss_balances_less_than_a_bias_or_k_means(shipped: Shippe
 def test_balance_stands_beside_the_floor_of_uniform_routing(shipped: Shipped, run: str) -> None:
     floor = shipped.violation(run).null
     assert isinstance(floor, Null) and floor.low == 0
-    assert floor.high == pytest.approx(0.019, abs=5e-4)
+    # Of 100,000 simulations it is 0.01912; of 2,000, as here, it scatters by 0.0003: within four of these.
+    assert floor.high == pytest.approx(0.01912, abs=1.2e-3)
     assert (shipped.violation(run).values > floor.high).all()
 
 
