@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,21 +9,17 @@ from backend.sizes import gigabytes
 
 
 def answer_table(answer: dict[str, Any]) -> str:
-    """One row a cell with its labels; title, unit, null and caveats around it."""
-    about, axes = answer["provenance"], answer["axes"]
-    cells = list(itertools.product(*(axis["labels"] for axis in axes)))
-    columns = {"value": answer["values"]}
-    columns |= {name: answer["interval"][name] for name in ("low", "high") if name in answer["interval"]}
-    rows = [
-        [*labels, *(number(_at(values, place)) for values in columns.values())]
-        for labels, place in zip(cells, itertools.product(*(range(len(a["labels"])) for a in axes)), strict=True)
-    ]
-    null = answer["null"].get("reason") or answer["null"]["how"]
+    """One row a cell: labels, value, and what is known of interval, null and p; title, unit, caveats around it."""
+    from backend.wire import from_json, long_table  # pyarrow: only who prints an answer waits for it
+
+    about, cells = answer["provenance"], long_table(from_json(answer).result)
+    columns = [name for name in cells.column_names if name == "value" or cells[name].null_count < len(cells)]
+    rows = [[number(cell) for cell in row.values()] for row in cells.select(columns).to_pylist()]
     lines = [
         f"{about['title']} ({answer['measure']}) of {', '.join(c['id'] for c in about['checkpoints'])}",
         f"unit: {answer['unit']}",
-        columned([*(axis["name"] for axis in axes), *columns], rows),
-        f"null: {null}",
+        columned(columns, rows),
+        f"null: {answer['null'].get('reason') or answer['null']['how']}",
         f"interval: {answer['interval'].get('reason') or answer['interval']['how']}",
         *(f"caveat: {caveat}" for caveat in answer["caveats"]),
     ]
@@ -58,11 +53,5 @@ def columned(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def number(value: float | str) -> str:
-    """Six digits; non-finite numbers are words already."""
+    """Six digits; a label stays itself."""
     return value if isinstance(value, str) else f"{value:.6g}"
-
-
-def _at(values: Any, place: tuple[int, ...]) -> Any:
-    for index in place:
-        values = values[index]
-    return values

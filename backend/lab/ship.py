@@ -13,11 +13,11 @@ from backend.lab.workers import worker_pool
 STEPS = 6000
 STORED = (0, 20, 80, 320, 1000, 3000, STEPS)
 START, LAST = (f"step-{step:05d}" for step in (STORED[0], STEPS))
-"""Names of the first and the last stored step of each."""
+"""Names of the first and the last stored step of those of seed 0."""
 
 # Speeds: the choice of `grid.chosen` on data/checkpoints/balancing-grid.jsonl.
 _BASE = RunSettings(router="unbalanced", seed=0, size="s64", steps=STEPS, stored=STORED)
-_SECOND = replace(_BASE, seed=1, size="s32")
+_SECOND = replace(_BASE, seed=1, size="s32", steps=2 * STEPS, stored=(*STORED, 2 * STEPS))
 SHIPPED: Mapping[str, RunSettings] = {
     "aux": replace(_BASE, router="softmax_aux", balancing=0.03),
     "free": replace(_BASE, router="loss_free", balancing=0.001),

@@ -66,23 +66,23 @@ def test_the_slider_moves_every_figure_by_keyboard_without_a_request(page: Page,
     page.keyboard.press("Home")
     for name, plate in plates.items():
         page.wait_for_function(f"([d, want]) => ({SHOWN})(d) === want", arg=[plate.element_handle(), ends[name][0]])
-    expect(slider).to_have_attribute("aria-valuetext", "step 0, 1 of 7")
+    expect(slider).to_have_attribute("aria-valuetext", "step 0, 1 of 8")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     page.wait_for_url("**at=320**")
-    expect(page.locator("#step-told")).to_have_text("step 320, 4 of 7")
+    expect(page.locator("#step-told")).to_have_text("step 320, 4 of 8")
     assert not sent
     kept = plates["router_row_map"].evaluate(SHOWN)
     assert kept not in ends["router_row_map"]
     page.reload()
     assert ask(page, "router_row_map").evaluate(SHOWN) == kept
-    expect(page.get_by_role("slider", name="Step")).to_have_attribute("aria-valuetext", "step 320, 4 of 7")
+    expect(page.get_by_role("slider", name="Step")).to_have_attribute("aria-valuetext", "step 320, 4 of 8")
 
 
 def test_who_wants_no_motion_gets_one_step_for_each_press(calm: Page, services: Services) -> None:
-    asked(calm, services, "&at=1000")
+    asked(calm, services, "&at=3000")
     button = calm.get_by_role("button", name="Next step")
-    for step, words in (("3000", "step 3,000"), ("6000", "step 6,000"), ("0", "step 0")):
+    for step, words in (("6000", "step 6,000"), ("12000", "step 12,000"), ("0", "step 0")):
         button.press("Enter")
         calm.wait_for_url(f"**at={step}")
         expect(calm.locator("#live-region")).to_have_text(words)
@@ -91,10 +91,10 @@ def test_who_wants_no_motion_gets_one_step_for_each_press(calm: Page, services: 
 
 
 def test_play_runs_to_the_last_step_and_stops_and_can_be_paused(page: Page, services: Services) -> None:
-    plates = asked(page, services, "&at=1000")
+    plates = asked(page, services, "&at=3000")
     last, sent = plates["expert_load"].evaluate(FRAME)[1], requests(page)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_url("**at=6000")
+    page.wait_for_url("**at=12000")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     page.wait_for_function(f"([d, want]) => ({SHOWN})(d) === want", arg=[plates["expert_load"].element_handle(), last])
     page.get_by_role("button", name="Play").click()  # from the last step it begins anew
@@ -119,6 +119,6 @@ def test_the_axis_is_told_in_tokens_where_the_run_says_them(page: Page, services
     plates = asked(page, services)
     page.get_by_role("button", name="tokens", exact=True).click()
     page.wait_for_url("**k.run.axis=tokens**")
-    expect(page.locator("#step-told")).to_have_text("12.3M tokens, 7 of 7")
+    expect(page.locator("#step-told")).to_have_text("24.6M tokens, 8 of 8")
     told = "d => d.querySelector('.js-plotly-plot').layout.xaxis.ticktext.at(-1)"
-    page.wait_for_function(f"d => ({told})(d) === '12.3M<br>last'", arg=plates["expert_load"].element_handle())
+    page.wait_for_function(f"d => ({told})(d) === '24.6M<br>last'", arg=plates["expert_load"].element_handle())
