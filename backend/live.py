@@ -10,13 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from backend.errors import NotFound, Refusal
+from backend.errors import Conflict, NotFound, Refusal
 from backend.recorder.folder import ABOUT
 from backend.recorder.health import TRAINERS, UNTOLD, timeline
-from backend.recorder.record import NAME, BadRecord, merged, read
+from backend.recorder.record import NAME, BadRecord, merged, read, run_of
 from backend.settings import Settings
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+FREE = "Give the new run's folder another name, or remove what is here (DELETE /api/v1/live/%s)."
 
 
 class LiveRuns:
@@ -50,22 +51,25 @@ class LiveRuns:
 
         Raises:
             Refusal: It is no record, or one of another model than the run's.
+        Conflict: It is of another run than the records that are here under this name.
         """
         if not RUN.fullmatch(name):
             raise Refusal(f"{name!r} cannot name a run: letters, digits, dots, dashes and underscores, 80 at most.")
         folder = self._own / name
         if file == "run.json":
-            told = _json(data, f"{name}/run.json")
+            _refuse_other_sizes(folder, _json(data, f"{name}/run.json"))
         else:
             told = _about(folder) if (folder / "run.json").is_file() else None
             if told is None:
                 raise Refusal(f"{name} has told nothing of its model yet: send its run.json first.")
-            sizes = tuple(read(data, file).sums["selected"].shape)
+            record = read(data, file)
+            sizes = tuple(record.sums["selected"].shape)
             if sizes != (len(told["layers"]), told["experts"]):
                 raise BadRecord(
                     f"{file} is of {sizes[0]} layers of {sizes[1]} experts; {name} has {len(told['layers'])} of "
                     f"{told['experts']}. Another model needs a run of another name."
                 )
+            _refuse_another(folder, file, record.run)
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f".{file}.partial"
         partial.write_bytes(data)
@@ -95,6 +99,25 @@ class LiveRuns:
 
 def _records(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if NAME.fullmatch(file.name))
+
+
+def _refuse_other_sizes(folder: Path, about: dict[str, Any]) -> None:
+    if not folder.is_dir() or not _records(folder):
+        return
+    known = _about(folder)
+    differs = [f"{key} {known[key]}, not {about[key]}" for key in sorted(ABOUT) if known[key] != about[key]]
+    if differs:
+        raise Conflict(f"{folder.name} has records of another run here ({'; '.join(differs)}). {FREE % folder.name}")
+
+
+def _refuse_another(folder: Path, file: str, run: str) -> None:
+    """Each process of a run has a word of its own, so only records of one process tell two runs apart."""
+    of_process = file.partition("-r")[2]
+    for kept in (each for each in _records(folder) if each.name.partition("-r")[2] == of_process):
+        with kept.open("rb") as known:
+            if run_of(known) != run:
+                raise Conflict(f"{file} is of another run than {folder.name}'s records here. {FREE % folder.name}")
+        return
 
 
 def _is_live(file: Path) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import GeometryError
-from backend.recorder.record import NAME
+from backend.recorder.record import NAME, file_name, run_of
 
 ABOUT = {"name", "every", "model_type", "layers", "experts", "top_k"}
 SENT = "sent.txt"
@@ -19,10 +20,11 @@ class FolderTaken(GeometryError):
     """Raised when a folder holds another run; the text says which step it is at, or in what it differs."""
 
 
-def claim(folder: Path, about: Mapping[str, Any], first: int, rank: int) -> None:
+def claim(folder: Path, about: Mapping[str, Any], first: int, rank: int) -> str:
     """Make the folder this run's; of a run that stands at step `first`, later records are removed: they come anew.
 
-    Every process of a run asks before any of them records.
+    Every process of a run asks before any of them records. Returned is the word its records tell the run by: that of
+    the run that goes on, or a new one.
 
     Raises:
         FolderTaken: If it holds another run.
@@ -38,13 +40,17 @@ def claim(folder: Path, about: Mapping[str, Any], first: int, rank: int) -> None
             f"{folder} holds a run already, recorded to step {max(own)}: name another folder; a run that goes on says "
             "at which step it stands (first=)"
         )
+    run = secrets.token_hex(8)
     if first and own:
         _same(folder, told or {}, about)
+        with (folder / file_name(max(own), rank)).open("rb") as last:
+            run = run_of(last)
         _forget_after(folder, first)
     if told != about:
         partial = folder / f".run-{rank}.partial"
         partial.write_text(json.dumps(about, indent=2) + "\n", "utf-8")
         partial.replace(file)
+    return run
 
 
 def _told(file: Path) -> dict[str, Any] | None:

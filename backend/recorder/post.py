@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import urllib.error
@@ -69,7 +70,7 @@ class Poster:
             self._told = False
         except (OSError, HTTPException) as error:  # what answers may not be a backend, nor speak HTTP
             if not self._told:
-                log.warning("records wait in %s: %s did not take them (%s)", self._folder, self._address, error)
+                log.warning("records wait in %s: %s did not take them (%s)", self._folder, self._address, _said(error))
                 self._told = True
 
     def _put(self, file: Path) -> None:
@@ -79,10 +80,20 @@ class Poster:
         except urllib.error.HTTPError as error:
             if error.code not in REFUSED:
                 raise
-            log.warning("%s is not taken by %s: %s", file, self._address, error)
+            log.warning("%s is not taken by %s: %s", file, self._address, _said(error))
 
     def _send(self, file: Path) -> None:
         request = urllib.request.Request(f"{self._address}/{file.name}", file.read_bytes(), method="PUT")
         request.add_header("content-type", "application/octet-stream")
         with urllib.request.urlopen(request, timeout=TIMEOUT):
             pass
+
+
+def _said(error: Exception) -> str:
+    """Why, in the backend's own sentence where it gave one."""
+    if isinstance(error, urllib.error.HTTPError):
+        try:
+            return str(json.loads(error.read())["detail"])
+        except (OSError, HTTPException, ValueError, KeyError, TypeError):
+            pass
+    return str(error)

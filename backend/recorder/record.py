@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -31,22 +33,24 @@ class Record:
 
     `selected` and `weights` by expert; `tokens`, `passes` (forward passes) and `violation` (the MaxVio of each pass,
     summed) by layer; `centroids` (inputs summed by expert) and `rows` (mean cosine, centred rms cosine, common-mode
-    share of the router's rows) where geometry was asked for.
+    share of the router's rows) where geometry was asked for. `run` is a word that only this run of this process has.
     """
 
     step: int
     sums: Mapping[str, Tensor]
+    run: str = ""
 
     def to_bytes(self, rank: int) -> bytes:
         """A safetensors file."""
-        about = {"schema": SCHEMA, "step": self.step, "rank": rank}
+        about = {"schema": SCHEMA, "step": self.step, "rank": rank, "run": self.run}
         return save({name: t.contiguous() for name, t in self.sums.items()}, {"moe-geometry": json.dumps(about)})
 
     def __add__(self, other: Record) -> Record:
         """The same step as two processes saw it."""
         if self.step != other.step or self.sums.keys() != other.sums.keys():
             raise BadRecord(f"records of steps {self.step} and {other.step} do not add up")
-        return Record(self.step, {n: t if n in SAME else t + other.sums[n] for n, t in self.sums.items()})
+        sums = {n: t if n in SAME else t + other.sums[n] for n, t in self.sums.items()}
+        return Record(self.step, sums, self.run)
 
 
 def file_name(step: int, rank: int) -> str:
@@ -73,7 +77,13 @@ def read(data: bytes, name: str) -> Record:
     layers = len(sums["tokens"])
     if sums["selected"].dim() != 2 or any(len(t) != layers for t in sums.values()):
         raise BadRecord(f"{name}: its sums are of different numbers of layers, or not by layer and expert")
-    return Record(int(found[1]), sums)
+    return Record(int(found[1]), sums, run_of(BytesIO(data)))
+
+
+def run_of(file: BinaryIO) -> str:
+    """Which run a whole record is of, from its header; empty of one that was written before records told it."""
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return json.loads(header.get("__metadata__", {}).get("moe-geometry", "{}")).get("run", "")
 
 
 def merged(files: Iterable[Path]) -> list[Record]:

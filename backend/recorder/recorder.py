@@ -65,7 +65,7 @@ class GeometryRecorder:
             raise Unsupported(FLATTENED)
         self._anatomy = adapt(model)
         self._tally = Tally(model, self._anatomy, geometry)
-        claim(self.folder, self._about(), first, self._rank)
+        self._run = claim(self.folder, self._about(), first, self._rank)
         self._poster = Poster(self.folder, to) if to else None
         self._arm()
 
@@ -98,7 +98,7 @@ class GeometryRecorder:
         if not int(sums["passes"].max()):
             log.warning("step %d: no forward pass in training mode was seen, so nothing is recorded", self._step)
             return
-        record = Record(self._step, whole(sums, self._rows() if self._geometry else None))
+        record = Record(self._step, whole(sums, self._rows() if self._geometry else None), self._run)
         target = self.folder / file_name(self._step, self._rank)
         try:
             partial = target.with_suffix(".partial")

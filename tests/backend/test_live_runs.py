@@ -64,6 +64,24 @@ def test_a_folder_among_the_runs_of_the_data_is_told_without_being_sent(live: Li
     assert live.http.delete("/live/at-home").status_code == 404
 
 
+def test_a_second_run_of_a_name_waits_until_the_first_is_removed(
+    live: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(tmp_path / "a" / "twice", address(live), steps=1)
+    kept = live.http.get("/live/twice").json()["points"]
+    (tmp_path / "b").mkdir()
+    record(tmp_path / "b" / "twice", address(live), steps=3)
+    assert live.http.get("/live/twice").json()["points"] == kept
+    assert "is of another run than twice's records here. Give the new run's folder another name" in caplog.text
+    about = json.loads((tmp_path / "b" / "twice" / "run.json").read_text()) | {"experts": 3}
+    reply = live.http.put("/live/twice/run.json", content=json.dumps(about).encode())
+    assert reply.status_code == 409 and "(experts 8, not 3)" in reply.json()["detail"]
+    live.http.delete("/live/twice")
+    recorder = GeometryRecorder(tiny_moe.olmoe(), folder=tmp_path / "b" / "twice", to=address(live), every=1, first=3)
+    recorder.close(30)
+    assert [point["step"] for point in live.http.get("/live/twice").json()["points"]] == [1, 2, 3]
+
+
 def test_what_is_no_record_of_the_run_is_refused_in_a_sentence(live: Live, tmp_path: Path) -> None:
     record(tmp_path / "strict", address(live), steps=1)
     put = lambda path, data: live.http.put(  # noqa: E731

@@ -48,7 +48,8 @@ def test_a_run_that_goes_on_replaces_what_was_recorded_after_the_step_it_stands_
     first = records(folder)
     recorded(folder, 1, seed=2, first=2)
     again = records(folder)
-    assert [record.step for record in again] == [1, 2, 3]
+    assert [record.step for record in again] == [1, 2, 3] and len({record.run for record in again}) == 1
+    assert again[0].run and again[0].run != records(recorded(tmp_path / "other", 1))[0].run
     assert torch.equal(again[1].sums["selected"], first[1].sums["selected"])
     assert not torch.equal(again[2].sums["selected"], first[2].sums["selected"])
     assert (folder / SENT).read_text().split() == [file_name(1, 0), file_name(2, 0)], "step 3 is to be sent anew"
