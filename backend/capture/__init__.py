@@ -19,6 +19,7 @@ from backend.adapters.law import TOKENS, Verified, verify
 from backend.adapters.watch import Extra, Trace, watch
 from backend.capture.assemble import Routed, layer_batch, route_batch, routed_of, with_experts, with_shared_norms
 from backend.capture.backward import run_with_gradients
+from backend.capture.fitting import fitting
 from backend.capture.tokens import (
     Encoded,
     PromptLike,
@@ -174,12 +175,14 @@ class Run:
             notes = ()
 
     def _batches(self, full: list[Encoded], empty: list[Encoded]) -> Iterator[Captured]:
-        classes = TokenClasses(self.tokenizer)
-        for batch in batches(full, self.budget(), self.options.generate):
-            if self.options.generate:
-                batch = [self._continue(each) for each in batch]
-            yield self._captured([*batch, *empty], len(batch), classes)
-            empty = []
+        classes, cut = TokenClasses(self.tokenizer), batches(full, self.budget(), self.options.generate)
+        if self.options.generate:
+            cut = ([self._continue(each) for each in batch] for batch in cut)
+        # Prompts without a token stand in the first batch that went through.
+        untold = list(empty)
+        for captured, notes in fitting(cut, lambda batch: self._captured([*batch, *untold], len(batch), classes)):
+            yield replace(captured, notes=(*notes, *captured.notes))
+            untold.clear()
 
     def _captured(self, batch: list[Encoded], full: int, classes: TokenClasses) -> Captured:
         traces, predicted = self._pass(batch[:full])
