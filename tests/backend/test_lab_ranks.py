@@ -2,7 +2,9 @@
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +117,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def of_two(request: pytest.FixtureRequest, lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left."""
-    folder, way = tmp_path_factory.mktemp("two"), request.param
-    multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, WAYS[way], way), nprocs=2)
-    return folder
+@pytest.fixture(scope="module")
+def ran(lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What two processes left of each way, run once: pytest would set up a parameter anew for each router."""
+
+    @cache
+    def of(way: str) -> Path:
+        folder = tmp_path_factory.mktemp("two")
+        multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, WAYS[way], way), nprocs=2)
+        return folder
+
+    return of
+
+
+@pytest.fixture(params=WAYS)
+def of_two(request: pytest.FixtureRequest, ran: Callable[[str], Path]) -> Path:
+    """What two processes left of a way."""
+    return ran(request.param)
 
 
 @pytest.mark.parametrize(
