@@ -50,7 +50,9 @@ def violations(page: Page) -> list[str]:
         page.wait_for_function(
             "document.getAnimations().every(each => each.playState !== 'running')"
         )  # colours fade over
-        for violation in Axe().run(page).response["violations"]:
+        if page.evaluate("typeof axe === 'undefined'"):  # it stays with the document from page to page
+            page.evaluate(Axe().axe_script)
+        for violation in page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)"):
             nodes = "; ".join(n["html"][:200] for n in violation["nodes"][:3])
             found.append(f"{theme}: {violation['id']}: {violation['help']}: {nodes}")
     return found
