@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import signal
+import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -13,8 +14,11 @@ from multiprocessing.process import BaseProcess
 from backend.runners.messages import Done, Failed, Message, Progress, Ready, Task
 from backend.runners.worker import WorkerOptions, main
 
-# Never forked: torch, DuckDB and threads do not survive it.
-_CONTEXT = multiprocessing.get_context("spawn")
+# Never forked from here: DuckDB and threads do not survive it. On Linux a process that has imported what workers run,
+# and does nothing else, is forked instead: a worker is up at once, and all of them share that memory.
+_SPAWN = multiprocessing.get_context("spawn")
+_FORKSERVER = multiprocessing.get_context("forkserver") if sys.platform == "linux" else _SPAWN
+_FORKSERVER.set_forkserver_preload(["backend.runners.preload"])
 
 STOPPED = "The service stopped before this was done; ask again, and what is stored already is not run twice."
 STOP_SECONDS = 5.0
@@ -126,9 +130,10 @@ class Lane:
             self._stopped(connection)
 
     def _start(self) -> Connection:
-        ours, theirs = _CONTEXT.Pipe()
+        context = _FORKSERVER if self._options.device == "cpu" else _SPAWN  # CUDA may be touched by an import
+        ours, theirs = context.Pipe()
         name = f"moe-geometry-{self._options.lane}"
-        process = _CONTEXT.Process(target=main, args=(theirs, self._options), name=name, daemon=True)
+        process = context.Process(target=main, args=(theirs, self._options), name=name, daemon=True)
         process.start()
         theirs.close()
         with self._lock:

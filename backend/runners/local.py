@@ -24,7 +24,7 @@ REMEMBERED = 1000
 
 
 class LocalRunner:
-    """Spawned, model-resident workers that die with this process."""
+    """Model-resident workers that die with this process."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ class Worker:
         from backend.store.arrays import Arrays
 
         torch.set_num_threads(options.threads)
-        _warm(options.lane)
+        importlib.import_module("backend.runners.preload")  # done already in a worker that was forked
         self._device = options.device
         self._arrays = Arrays(options.store)
         self._residents = Residents(self._device, options.memory_budget, options.paging)
@@ -161,19 +161,6 @@ class Worker:
             self._connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-
-
-def _warm(lane: Lane) -> None:
-    """Import what the first task would wait for."""
-    from analysis.measure import measures
-
-    measures()
-    models = ("transformers",) if lane == "model" else ()
-    for name in (
-        *(f"backend.runners.{room}" for room in ("edits", "evaluation", "passes", "prunes", "sentences")),
-        *models,
-    ):
-        importlib.import_module(name)
 
 
 def _unknown(error: Exception) -> str:

@@ -43,6 +43,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def children(of: int) -> list[int]:
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
+    return [int(stat.split()[0]) for stat in stats if int(stat.rsplit(")", 1)[1].split()[1]) == of]
+
+
 def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, root: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
@@ -53,6 +58,8 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, root: Path) ->
     assert parent.stdout
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(workers) == 2 and all(alive(pid) for pid in workers)
+    workers += children(parent.pid)  # and whom they were forked from
+    assert len(workers) > 2
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
@@ -69,10 +76,16 @@ def test_no_worker_starts_before_it_has_something_to_do(tmp_path: Path) -> None:
     runner.close()
 
 
-def test_a_closed_runner_leaves_no_process_and_tells_who_waits(tmp_path: Path) -> None:
+def test_a_closed_runner_leaves_no_worker_and_tells_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.runners.lane.STOP_SECONDS", 0.2)
     runner = LocalRunner(tmp_path, "cpu", eager=True)
-    waiting = runner.run(EvaluateTask("waiting", "expert_load", {}, (), "slow"))
-    told: list[str] = []
+    end = time.monotonic() + 60
+    while runner.status != "idle" and time.monotonic() < end:
+        time.sleep(0.01)
+    pids = [pid for lane in ("model", "quick", "slow") if (pid := runner.worker(lane))]
+    assert len(pids) == 2 and all(map(alive, pids))
+    os.kill(pids[1], signal.SIGSTOP)  # it will never answer
+    waiting, told = runner.run(EvaluateTask("waiting", "expert_load", {}, (), "quick")), []
 
     def wait() -> None:
         try:
@@ -82,12 +95,10 @@ def test_a_closed_runner_leaves_no_process_and_tells_who_waits(tmp_path: Path) -
 
     thread = threading.Thread(target=wait)
     thread.start()
-    end = time.monotonic() + 60
-    while not runner.worker("quick") and time.monotonic() < end:
-        time.sleep(0.05)
-    pids = [pid for lane in ("model", "quick", "slow") if (pid := runner.worker(lane))]
+    while runner.status != "busy" and time.monotonic() < end:
+        time.sleep(0.01)
     runner.close()
-    assert pids and not any(alive(pid) for pid in pids)
+    assert not any(map(alive, pids))
     thread.join(10)
     assert told == [STOPPED]
     with pytest.raises(TaskFailed, match="The service stopped"):
