@@ -28,7 +28,7 @@ install: $(DEV) ## everything for users and for tests, into .venv
 up: $(APP) ## start backend and frontend here; prints the address
 	@exec $(BIN)/moe-geometry up
 
-# On all cores, but for the browser and for what says how long an answer takes. The hook that checks every shape at every
+# On all cores, but for what says how long an answer takes; the longest files, those of the browser, first. The hook that checks every shape at every
 # call takes more than half the time: it is on for the laws, but for those marked slow or plain, which repeat the others.
 PYTEST := $(BIN)/python -m pytest
 ALL_CORES := OMP_NUM_THREADS=1 $(PYTEST) -q -n $(CORES)
@@ -39,8 +39,8 @@ UMAP := tests/analysis/test_umap.py
 test: $(DEV) chromium ## every test but compose: laws, services, a real browser
 	$(LAWS) -m "not slow and not plain" tests/analysis
 	$(LAWS) -m "slow or plain" $(PLAIN) --ignore=$(UMAP) tests/analysis
-	$(ALL_CORES) --dist loadfile -m "not alone and not browser" $(PLAIN) $(UMAP) tests/backend tests/end_to_end tests/frontend tests/house tests/data
-	$(PYTEST) -m "alone or browser" $(PLAIN) tests/backend tests/end_to_end
+	$(ALL_CORES) --dist loadfile --no-loadscope-reorder -m "not alone" $(PLAIN) tests/end_to_end $(UMAP) tests/backend tests/frontend tests/house tests/data
+	$(PYTEST) -m alone $(PLAIN) tests/backend tests/end_to_end
 
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from backend.runners.local import LocalRunner
 from backend.runners.messages import EvaluateTask
 from backend.runners.worker import WorkerOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 ORPHANS = """
 import sys, time

@@ -46,6 +46,7 @@ CLICK_TO_FIGURE = """measure => new Promise((done, failed) => {
 """Milliseconds from a click on Routing to the figure of the page's first panel, by the browser's own clock."""
 
 
+@pytest.mark.alone
 def test_a_stored_page_shows_its_first_figure_within_a_second_of_a_click(page: Page) -> None:
     """The best of three clicks: a busy machine may spoil one."""
     open_panel(page, "expert_load")
