@@ -86,6 +86,7 @@ $(APP): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing moe-geometry into $(VENV) (minutes, once)"
 	@$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) --no-deps) -c constraints.txt '$(TORCH)'
 	@$(PIP) install -c constraints.txt -e '.[all]'
+	@$(BIN)/python -c 'import umap'  # it compiles itself for twenty seconds: here, and not before the first map
 	@touch $@
 
 $(DEV): $(APP)

@@ -14,7 +14,7 @@ from backend.jobs import STOPPED, Jobs
 from tests.backend import tiny_olmoe
 from tests.backend.live import Live
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,7 @@ def test_a_cancelled_job_stops_between_batches_and_keeps_what_it_has(live: Live,
     live.http.delete(f"/jobs/{again}")
 
 
+@pytest.mark.alone
 def test_answers_that_need_no_pass_come_within_a_second_while_a_job_runs(live: Live, long_set: str) -> None:
     """Sets that are beginnings of one another share their shards, so each is a new question on stored states."""
     sets = [live.add(tiny_olmoe.prompts(count, f"quick {count}", start=1000)) for count in (80, 64, 48, 32)]
