@@ -55,7 +55,8 @@ def centroid_trajectory(
         cannot fall below 0, so noise lengthens it: a path of 9 checkpoints within chance by one standard deviation, one
         of 2 that leads out of it hardly. In 1,000 simulations each (6 experts, 80 prompts, 2 to 9 checkpoints, movement
         of 2 to 9 standard deviations) the intervals of length and net held the value of endless prompts 94 to 95 % of
-        the time, 92 % on that path; that of straightness, whose two lengths are lengthened unequally, 87 to 94 %.
+        the time, 92 % on that path; that of straightness, whose two lengths are lengthened unequally, 87 to 94 %. The
+        band of gate-weighted centroids is a little narrow: of blind routing it held 89 % in 30 draws of 16 prompts.
     """
     tracks = tracks_of(steps, centroid)
     length, net = _path(tracks)

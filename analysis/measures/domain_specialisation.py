@@ -95,7 +95,7 @@ def null(prompt_counts: State, *, count: Count, per: Per, generator: torch.Gener
     if per == "token":
         drawn = drawn * torch.stack([_scale(prompt_counts, row, len(names), count) for row in labels[1:]])
     p = float((told >= told[0] - 1e-12).double().mean())
-    how = f"{DRAWS} random permutations of the category labels over prompts"
+    how = f"{DRAWS} random permutations of the category labels over prompts; layers corrected by the max-statistic"
     facts = {
         "permutation p": p,
         "layers that tell the category (corrected)": found,

@@ -29,6 +29,10 @@ from analysis.statistic import State
 DRAWS = 100
 NO_SIZE = "Within a token |x| is one number: there was nothing for the control of input size to take out."
 NO_EXCESS = "Within an expert its mean is one number: the excess probability correlates as the probability does."
+OWN_TOKENS = (
+    "each expert's own tokens have no other expert's gate beside them, and the fewer common tokens would make a band "
+    "too wide: pairs=all or control=mismatched stand on common tokens"
+)
 HIDDEN = "NaN: the router hides its scores, or fewer than three pairs, or all of them equal."
 
 
@@ -83,7 +87,7 @@ def router_gate_correlation(
     question = Question(score, activity, pairs, pooled, coefficient, control)
     found, others, points = [], [], 0
     for layer in range(len(score_gate_tokens.shape.layers)):
-        own = pooled == "expert" and pairs == "selected" and control != "mismatched"
+        own = _of_own_tokens(question)
         here = (
             pair_points(score_gate_pairs, layer, question) if own else token_points(score_gate_tokens, layer, question)
         )
@@ -97,6 +101,10 @@ def router_gate_correlation(
         values = values - torch.stack(others)
     facts |= over_layers(values, score_gate_tokens.shape.layers, "highest")
     return Values(values, facts=facts, caveats=_said(question, values))
+
+
+def _of_own_tokens(question: Question) -> bool:
+    return question.pooled == "expert" and question.pairs == "selected" and question.control != "mismatched"
 
 
 def _said(question: Question, values: Float[Tensor, " layer"]) -> tuple[str, ...]:
@@ -121,7 +129,7 @@ def null(
     """The same scores against the gates of experts drawn at random.
 
     Returns:
-        Correlations: mean and central 95 % band per layer.
+        Correlations: mean and central 95 % band per layer; none within experts over the pairs they served.
 
     Source:
         Ours: a permutation of the experts keeps each token's size and each expert's strength.
@@ -129,6 +137,8 @@ def null(
     question = Question(score, activity, pairs, pooled, coefficient, control)
     if control == "mismatched":
         return Reason("the mismatched experts, which are its null, are already taken out")
+    if _of_own_tokens(question):
+        return Reason(OWN_TOKENS)
     centre, low, high = [], [], []
     for layer in range(len(score_gate_tokens.shape.layers)):
         pairings = shuffles(score_gate_tokens, layer, DRAWS, generator)

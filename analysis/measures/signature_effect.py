@@ -108,7 +108,7 @@ def null(
     effects, corrected = by_layer[:, -1], above_the_largest(by_layer[:, :-1])
     found, least = beyond(corrected)
     p = float((effects >= effects[0] - 1e-12).double().mean()) if not bool(effects[0].isnan()) else torch.nan
-    how = f"{DRAWS} random permutations of the category labels"
+    how = f"{DRAWS} random permutations of the category labels; layers corrected by the max-statistic"
     facts = {
         "permutation p": p,
         "layers with an effect (corrected)": found,

@@ -16,6 +16,7 @@ from analysis.statistic import State
 LEVEL = 0.05
 NOT_CORRECTED = "Combine weights carry no counting noise to correct for: these are the plain distances."
 ALONE = "NaN: a category with no other prompt has nothing to be far from."
+ONE_OTHER = "Nor is there a corrected distance to a category with one other text: its counting noise is not known."
 
 
 @measure(
@@ -39,8 +40,8 @@ def signature_outlier(prompt_counts: State, *, weighting: Weighting = "auto", co
 
     Returns:
         Prompt by category, 0 (the same experts in the same shares) to 1 (none in common). NaN for a prompt without
-        tokens, and to a category without another prompt. The facts count outliers at a false discovery rate of 5 % and
-        say how many prompts are nearest to their own category.
+        tokens, and to a category without another prompt (corrected: without two). The facts count outliers at a false
+        discovery rate of 5 % and say how many prompts are nearest to their own category.
 
     Raises:
         Nothing of its own.
@@ -58,6 +59,8 @@ def signature_outlier(prompt_counts: State, *, weighting: Weighting = "auto", co
     caveats = said(prompt_counts, weighting, shares)
     if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
         caveats += (NO_CORRECTION if _counted(prompt_counts, weighting) and corrected else ALONE,)
+    if corrected and _counted(prompt_counts, weighting) and _one_other(prompt_counts, own):
+        caveats += (ONE_OTHER,)
     if corrected and not _counted(prompt_counts, weighting):
         caveats += (NOT_CORRECTED,)
     return Values(values, axes, caveats, _facts(prompt_counts, values, own))
@@ -107,10 +110,16 @@ def _distances(
         if exact:
             # Mean product of two different prompts: a mean's own length holds the scatter of each of them.
             single = _of_others(state, members[:, None] * filled.square().sum(-1)) / count[..., 0]
-            length = (count[..., 0] * length - single) / (count[..., 0] - 1)
+            # Of a single other prompt there is none: what rounding leaves of it must not be divided by 0.
+            pairs = (count[..., 0] - 1).clamp(min=0)
+            length = torch.where(pairs > 0, (count[..., 0] * length - single) / pairs, torch.nan)
         length = torch.where(length > 0, length, torch.nan)
         columns.append(1 - ((shares * mean).sum(-1) / (squared * length).sqrt()).nanmean(-1))
     return torch.stack(columns, -1), own, names
+
+
+def _one_other(state: State, own: Bool[Tensor, "prompt category"]) -> bool:
+    return bool((_of_others(state, own.double()) == 1).any())
 
 
 def _of_others(state: State, numbers: Float[Tensor, "prompt feature"]) -> Float[Tensor, "prompt feature"]:

@@ -13,6 +13,11 @@ import analysis.measure
 import analysis.measures
 from analysis.inference import evaluate
 from analysis.result import Interval, Null, Reason
+from backend.measures import catalogue
+from frontend.pages.head import rest
+from frontend.pages.routing import CURATED
+from frontend.state import Material
+from tests.house.test_docstrings import untold
 
 README = Path(analysis.__path__[0]) / "README.md"
 
@@ -48,6 +53,14 @@ def test_the_measure_shown_in_the_readme_is_found_and_answers_with_null_and_inte
     np.testing.assert_allclose(result.values, counts.std(-1, ddof=1) / 64, rtol=1e-12)
     soft = evaluate(shown, world.inputs_for(shown, shape=dataclasses.replace(world.SHAPE, top_k=6)), {})
     assert np.isnan(soft.values).all() and isinstance(soft.interval, Reason)
+
+
+def test_it_tells_what_every_measure_must_and_is_in_the_catalogue_and_on_its_page(dropped):
+    (shown,) = dropped
+    assert not untold(shown)
+    listed = catalogue()
+    assert shown.name in {told["name"] for told in listed}
+    assert shown.name in {place.measure for place in rest(shown.family, CURATED, Material((), (), tuple(listed)))}
 
 
 def test_it_leaves_no_trace():

@@ -131,6 +131,18 @@ def test_an_empty_prompt_is_nan_and_nobody_s_neighbour(world):
     assert empty.facts == pytest.approx(fewer.facts)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_category_with_one_other_text_has_no_corrected_distance(seed):
+    """What rounding leaves of one text's noise, divided by 0, had been the largest distance there is for some seeds."""
+    drawn = torch.multinomial(torch.ones(8, 8) / 8, 30, True, generator=torch.Generator().manual_seed(seed))
+    selected = torch.nn.functional.one_hot(drawn, 8).sum(1)[:, None]
+    result = asked(selected, "aaaaabcc", corrected=True)
+    assert np.isnan(result.values[6:, 2]).all() and np.isnan(result.values[:5, 1]).all()
+    assert not np.isnan(result.values[:5, 0]).any() and not np.isnan(result.values[:5, 2]).any()
+    assert any("with one other text" in caveat for caveat in result.caveats)
+    assert not any("with one other text" in caveat for caveat in asked(selected, "aaaaabbb", corrected=True).caveats)
+
+
 def test_one_token_cannot_be_corrected(world):
     result = evaluate(MEASURE, drawn(world, (20,) * 15 + (1,)), {"corrected": True})
     assert np.isnan(result.values[result.axes[0].labels.index("p15")]).all()

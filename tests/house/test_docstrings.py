@@ -29,7 +29,6 @@ BY_SPEC = "dict[str, Tensor]"
 """What a statistic gives: each array is held to the axes of its `Spec` when it comes."""
 
 FORMULA_LINES = 4
-MEASURES = Path(__file__).parents[2] / "analysis" / "measures"
 
 
 def public_functions(file: Path) -> list[ast.FunctionDef]:
@@ -78,7 +77,7 @@ def untold(measure: Measure) -> list[str]:
     heads = [line[:-1] for line in (inspect.getdoc(measure.function) or "").splitlines() if line[:-1] in TOLD]
     shape = re.split(r"[,:;.]", text["Returns"])[0].lower()
     axes = Counter(axis.removesuffix("_b") for axis in measure.axes) or {"one number": 1}
-    raised = set(re.findall(r"raise (\w+)\(", (MEASURES / f"{measure.name}.py").read_text()))
+    raised = set(re.findall(r"raise (\w+)\(", Path(inspect.getfile(measure.function)).read_text()))
     raised |= {"BadKnob"} if any(knob.range for knob in measure.knobs) else set()
     null = [title for title in ("Returns", "Source") if measure.null and not section(measure.null, title)]
     formula = section(measure.function, "Formula")
