@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,7 +78,7 @@ def untold(measure: Measure) -> list[str]:
     heads = [line[:-1] for line in (inspect.getdoc(measure.function) or "").splitlines() if line[:-1] in TOLD]
     shape = re.split(r"[,:;.]", text["Returns"])[0].lower()
     axes = Counter(axis.removesuffix("_b") for axis in measure.axes) or {"one number": 1}
-    raised = set(re.findall(r"raise (\w+)\(", Path(inspect.getfile(measure.function)).read_text()))
+    raised = set(re.findall(r"raise (\w+)\(", Path(sys.modules[measure.function.__module__].__file__ or "").read_text()))
     raised |= {"BadKnob"} if any(knob.range for knob in measure.knobs) else set()
     null = [title for title in ("Returns", "Source") if measure.null and not section(measure.null, title)]
     formula = section(measure.function, "Formula")
