@@ -78,7 +78,8 @@ def untold(measure: Measure) -> list[str]:
     heads = [line[:-1] for line in (inspect.getdoc(measure.function) or "").splitlines() if line[:-1] in TOLD]
     shape = re.split(r"[,:;.]", text["Returns"])[0].lower()
     axes = Counter(axis.removesuffix("_b") for axis in measure.axes) or {"one number": 1}
-    raised = set(re.findall(r"raise (\w+)\(", Path(sys.modules[measure.function.__module__].__file__ or "").read_text()))
+    file = sys.modules[measure.function.__module__].__file__
+    raised = set(re.findall(r"raise (\w+)\(", Path(file or "").read_text()))
     raised |= {"BadKnob"} if any(knob.range for knob in measure.knobs) else set()
     null = [title for title in ("Returns", "Source") if measure.null and not section(measure.null, title)]
     formula = section(measure.function, "Formula")
