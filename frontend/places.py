@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -72,16 +72,29 @@ def questions(place: Place, state: PageState, material: Material) -> list[Asked]
         return _of_run(place, state, material, prompts, knobs)
     if place.sides == "both":
         return _against(place, state, material, prompts, knobs)
-    asked = []
-    for role, name in state.compared if place.sides == "pair" else state.compared[:1]:
-        own = _checkpoint(name, role.upper(), material)
-        asked.append(Asked(role, words.checkpoint(own), Question(place.measure, (own["id"],), prompts, knobs)))
+    compared = state.compared if place.sides == "pair" else state.compared[:1]
+    own = {role: _checkpoint(name, role.upper(), material) for role, name in compared}
+    knobs, how = _alike(measure, knobs, own.values())
+    asked = [
+        Asked(role, words.checkpoint(one) + how, Question(place.measure, (one["id"],), prompts, knobs))
+        for role, one in own.items()
+    ]
     if place.matching and state.order == "matched" and reorders(tuple(measure.get("axes") or ())):
         asked += _matching(place.matching, asked, state, material)
     start = material.start_of(asked[0].question.checkpoints[0]) if place.sides == "one" else None
     if start is not None:
         asked.append(Asked("control", "step 0", Question(place.measure, (start["id"],), prompts, knobs)))
     return asked
+
+
+def _alike(
+    measure: Mapping[str, Any], knobs: Mapping[str, Any], compared: Collection[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], str]:
+    """Beside a fully soft router, which selects nothing, signatures of all are of combine weights, and say so."""
+    free = any(knob["name"] == "weighting" for knob in measure["knobs"]) and knobs.get("weighting", "auto") == "auto"
+    if free and any(one.get("soft") for one in compared) and not all(one.get("soft") for one in compared):
+        return {**knobs, "weighting": "weight"}, ", by combine weight"
+    return knobs, ""
 
 
 def _against(

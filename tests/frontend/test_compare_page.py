@@ -1,5 +1,7 @@
 """The compare page's places: two to four checkpoints in one figure, experts in their own order or under their match."""
 
+from dataclasses import replace
+
 import httpx
 import numpy as np
 import pytest
@@ -47,6 +49,25 @@ async def test_a_figure_without_experts_has_no_order(full):
         "?a=aux/step-02000&b=none/step-02000",
     )
     assert len(questions(place, parse("/compare", both + "&order=matched", MATERIAL), MATERIAL)) == 2
+
+
+async def test_beside_a_fully_soft_router_signatures_of_all_are_of_combine_weights_and_say_so():
+    knob = {"name": "weighting", "kind": "choice", "default": "auto", "choices": ["auto", "count", "weight"]}
+    measures = tuple(
+        m | {"knobs": [*m["knobs"], knob]} if m["name"] == "signature_similarity" else m for m in MATERIAL.measures
+    )
+    material, place = replace(MATERIAL, measures=measures), Place("signature_similarity", sides="pair")
+
+    def asked(query):
+        return questions(place, parse("/compare", query, material), material)
+
+    soft, aux = asked("?a=soft/step-02000&b=aux/step-02000")
+    assert soft.question.knobs["weighting"] == aux.question.knobs["weighting"] == "weight"
+    assert all(each.label.endswith(", by combine weight") for each in (soft, aux))
+    for query in ("?a=free/step-02000&b=aux/step-02000", "?a=soft/step-02000&b=soft/step-00000"):
+        assert not any("weighting" in each.question.knobs or "combine" in each.label for each in asked(query))
+    chosen = asked("?a=soft/step-02000&b=aux/step-02000&k.signature_similarity.weighting=count")
+    assert {each.question.knobs["weighting"] for each in chosen} == {"count"}
 
 
 async def test_a_two_sided_measure_is_asked_of_both_at_once(full):
