@@ -14,6 +14,20 @@ from analysis.matching import ALONE, Partners
 from analysis.measure import Inputs
 
 
+def by_weight(a: Inputs, b: Inputs) -> tuple[str, ...]:
+    """What `outcomes` compares where a side is fully soft.
+
+    Returns:
+        The sentence that says so, or none.
+
+    Source:
+        Ours.
+    """
+    soft = " and ".join(name for name, side in (("a", a), ("b", b)) if side.shape.soft)
+    said = f"By combine weight on both sides: {soft} uses every expert for every token and selects none."
+    return (said,) if soft else ()
+
+
 def outcomes(
     a: Inputs, b: Inputs, pairs: Partners, count: Literal["selected", "served"] = "selected"
 ) -> tuple[Float[Tensor, "prompt layer outcome"], Float[Tensor, "prompt layer outcome"]]:

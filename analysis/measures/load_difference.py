@@ -12,7 +12,7 @@ from analysis.loads import NO_TOKENS
 from analysis.matching import ALONE, Matching, Partners, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import beyond, beyond_chance
-from analysis.outcomes import outcomes
+from analysis.outcomes import by_weight, outcomes
 
 DRAWS = 999
 Count = Literal["selected", "served"]
@@ -109,10 +109,7 @@ def _difference(
 
 
 def _said(a: Inputs, b: Inputs, values: Float[Tensor, "layer expert"], pairs: Partners) -> tuple[str, ...]:
-    notes = [*why_alone(pairs == ALONE)]
-    if a.shape.soft or b.shape.soft:
-        soft = " and ".join(name for name, side in (("a", a), ("b", b)) if side.shape.soft)
-        notes.append(f"By combine weight on both sides: {soft} uses every expert for every token and selects none.")
+    notes = [*why_alone(pairs == ALONE), *by_weight(a, b)]
     if not torch.equal(a.prompt_counts["tokens"], b.prompt_counts["tokens"]):
         notes.append("The two sides cut the prompts into different numbers of tokens.")
     if bool((values.isnan() & (pairs != ALONE)).any()):

@@ -10,7 +10,7 @@ from analysis.alignment import same_tokens
 from analysis.matching import ALONE, Matching, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import beyond, beyond_chance, central_band
-from analysis.outcomes import fisher_rao, prompt_outcomes, token_outcomes
+from analysis.outcomes import by_weight, fisher_rao, prompt_outcomes, token_outcomes
 
 DRAWS, LISTED = 199, 5
 
@@ -55,7 +55,7 @@ def prompt_difference(a: Inputs, b: Inputs, *, matching: Matching = "co-selectio
     pairs = partners(a, b, matching)
     alone = (pairs == ALONE).all(-1)
     values = _distance(*prompt_outcomes(a, b, pairs), alone)
-    caveats = why_alone(alone, "layers in which no expert of a has a partner in b")
+    caveats = why_alone(alone, "layers in which no expert of a has a partner in b") + by_weight(a, b)
     if bool(values[:, ~alone].isnan().any()):
         caveats += ("NaN: a prompt without tokens has no distribution.",)
     facts = told(pairs, matching) | {"mean over prompts and layers": float(values.nanmean())}

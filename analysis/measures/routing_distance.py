@@ -8,7 +8,7 @@ from analysis.loads import NO_TOKENS, over_layers
 from analysis.matching import ALONE, Matching, partners, told, why_alone
 from analysis.measure import Chance, Inputs, Values, measure
 from analysis.nulls import beyond, beyond_chance, central_band
-from analysis.outcomes import fisher_rao, outcomes
+from analysis.outcomes import by_weight, fisher_rao, outcomes
 
 DRAWS, _DRAWN_NUMBERS = 999, 100_000_000
 
@@ -53,7 +53,7 @@ def routing_distance(a: Inputs, b: Inputs, *, matching: Matching = "co-selection
     alone = (pairs == ALONE).all(-1)
     values = fisher_rao(first, second).masked_fill(alone, torch.nan)
     facts = told(pairs, matching) | over_layers(values, a.shape.layers, "highest")
-    caveats = why_alone(alone, "layers in which no expert of a has a partner in b")
+    caveats = why_alone(alone, "layers in which no expert of a has a partner in b") + by_weight(a, b)
     if bool((values.isnan() & ~alone).any()):
         caveats += (NO_TOKENS,)
     return Values(values, facts=facts, caveats=caveats)

@@ -67,6 +67,10 @@ def test_a_soft_side_is_compared_by_weight_on_both_sides_and_says_so(world):
     result = evaluate(MEASURE, (a, b), {})
     assert not np.isnan(result.values).any()
     assert any(c.startswith("By combine weight on both sides: b uses every expert") for c in result.caveats)
+    for other in map(get, ("routing_distance", "prompt_difference")):
+        for shape in (soft, world.SHAPE):
+            caveats = evaluate(other, world.inputs_for(other, shape=shape), {}).caveats
+            assert any(c.startswith("By combine weight on both sides: a and b use") for c in caveats) == (shape is soft)
     weights = [s.states["prompt_counts"]["weights"].sum(0) for s in (a, b)]
     loads = [(w / w.mean(-1, keepdim=True)).numpy() for w in weights]
     np.testing.assert_allclose(result.values, loads[1] - loads[0], atol=1e-12)
