@@ -19,7 +19,8 @@ PAGES = (
 def test_axe_finds_nothing_on_any_page_in_light_and_dark(page: Page) -> None:
     """From page to page by the rail, as a reader goes: to open each anew takes longer than axe."""
     ready(page, PAGES[0])
-    rail = page.locator(".rail-link").evaluate_all("links => links.map(each => each.getAttribute('href').split('?')[0])")
+    links = page.locator(".rail-link")
+    rail = links.evaluate_all("links => links.map(each => each.getAttribute('href').split('?')[0])")
     assert set(rail) == set(PAGES), "a page that is not looked at"
     found = {PAGES[0]: violations(page)}
     for path in PAGES[1:]:
