@@ -28,8 +28,9 @@ install: $(DEV) ## everything for users and for tests, into .venv
 up: $(APP) ## start backend and frontend here; prints the address
 	@exec $(BIN)/moe-geometry up
 
-# On all cores, but for what says how long an answer takes; the longest files, those of the browser, first. The hook that checks every shape at every
-# call takes more than half the time: it is on for the laws, but for those marked slow or plain, which repeat the others.
+# On all cores, but for what says how long an answer takes; the longest files, those of the browser, first. The hook that
+# checks every shape at every call takes more than half the time: it is on for the laws, but for those marked slow or
+# plain, which repeat the others.
 PYTEST := $(BIN)/python -m pytest
 ALL_CORES := OMP_NUM_THREADS=1 $(PYTEST) -q -n $(CORES)
 LAWS := $(ALL_CORES) --dist worksteal

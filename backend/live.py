@@ -51,7 +51,7 @@ class LiveRuns:
 
         Raises:
             Refusal: It is no record, or one of another model than the run's.
-        Conflict: It is of another run than the records that are here under this name.
+            Conflict: It is of another run than the records that are here under this name.
         """
         if not RUN.fullmatch(name):
             raise Refusal(f"{name!r} cannot name a run: letters, digits, dots, dashes and underscores, 80 at most.")
@@ -113,11 +113,12 @@ def _refuse_other_sizes(folder: Path, about: dict[str, Any]) -> None:
 def _refuse_another(folder: Path, file: str, run: str) -> None:
     """Each process of a run has a word of its own, so only records of one process tell two runs apart."""
     of_process = file.partition("-r")[2]
-    for kept in (each for each in _records(folder) if each.name.partition("-r")[2] == of_process):
-        with kept.open("rb") as known:
-            if run_of(known) != run:
-                raise Conflict(f"{file} is of another run than {folder.name}'s records here. {FREE % folder.name}")
+    kept = next((each for each in _records(folder) if each.name.partition("-r")[2] == of_process), None)
+    if kept is None:
         return
+    with kept.open("rb") as known:
+        if run_of(known, kept.name) != run:
+            raise Conflict(f"{file} is of another run than {folder.name}'s records here. {FREE % folder.name}")
 
 
 def _is_live(file: Path) -> bool:

@@ -16,7 +16,7 @@ from analysis.statistic import State
 LEVEL = 0.05
 NOT_CORRECTED = "Combine weights carry no counting noise to correct for: these are the plain distances."
 ALONE = "NaN: a category with no other prompt has nothing to be far from."
-ONE_OTHER = "Nor is there a corrected distance to a category with one other text: its counting noise is not known."
+ONE_OTHER = "NaN: of a category with one other text the counting noise is not known: no corrected distance to it."
 
 
 @measure(
@@ -57,11 +57,10 @@ def signature_outlier(prompt_counts: State, *, weighting: Weighting = "auto", co
     shares = signatures(prompt_counts, weighting)
     axes = (Axis("prompt", prompt_counts.prompts.ids, prompt_counts.prompts.categories), Axis("category", names))
     caveats = said(prompt_counts, weighting, shares)
-    if bool(values.isnan().any()) and not any(c.startswith("NaN: ") for c in caveats):
-        caveats += (NO_CORRECTION if _counted(prompt_counts, weighting) and corrected else ALONE,)
-    if corrected and _counted(prompt_counts, weighting) and _one_other(prompt_counts, own):
-        caveats += (ONE_OTHER,)
-    if corrected and not _counted(prompt_counts, weighting):
+    exact = corrected and _counted(prompt_counts, weighting)
+    routed = ~shares.isnan().any(-1).any(-1)
+    caveats += _unknown(values[routed], _of_others(prompt_counts, own.double())[routed], exact)
+    if corrected and not exact:
         caveats += (NOT_CORRECTED,)
     return Values(values, axes, caveats, _facts(prompt_counts, values, own))
 
@@ -118,8 +117,15 @@ def _distances(
     return torch.stack(columns, -1), own, names
 
 
-def _one_other(state: State, own: Bool[Tensor, "prompt category"]) -> bool:
-    return bool((_of_others(state, own.double()) == 1).any())
+def _unknown(
+    values: Float[Tensor, "prompt category"], others: Float[Tensor, "prompt category"], exact: bool
+) -> tuple[str, ...]:
+    """Why distances of prompts that have a signature are NaN, each reason that there is."""
+    missing = values.isnan()
+    reasons = {ALONE: others == 0}
+    if exact:
+        reasons |= {ONE_OTHER: others == 1, NO_CORRECTION: others > 1}
+    return tuple(reason for reason, where in reasons.items() if bool((missing & where).any()))
 
 
 def _of_others(state: State, numbers: Float[Tensor, "prompt feature"]) -> Float[Tensor, "prompt feature"]:

@@ -53,5 +53,5 @@ def columned(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def number(value: float | str) -> str:
-    """Six digits; a label stays itself."""
-    return value if isinstance(value, str) else f"{value:.6g}"
+    """Six digits, or the JSON's word for what is not finite; a label stays itself."""
+    return value if isinstance(value, str) else f"{value:.6g}".replace("nan", "NaN").replace("inf", "Infinity")

@@ -28,6 +28,7 @@ def claim(folder: Path, about: Mapping[str, Any], first: int, rank: int) -> str:
 
     Raises:
         FolderTaken: If it holds another run.
+        BadRecord: If its last record cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "run.json"
@@ -43,8 +44,9 @@ def claim(folder: Path, about: Mapping[str, Any], first: int, rank: int) -> str:
     run = secrets.token_hex(8)
     if first and own:
         _same(folder, told or {}, about)
-        with (folder / file_name(max(own), rank)).open("rb") as last:
-            run = run_of(last)
+        last = folder / file_name(max(own), rank)
+        with last.open("rb") as file_of_last:
+            run = run_of(file_of_last, last.name)
         _forget_after(folder, first)
     if told != about:
         partial = folder / f".run-{rank}.partial"

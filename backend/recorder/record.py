@@ -77,13 +77,20 @@ def read(data: bytes, name: str) -> Record:
     layers = len(sums["tokens"])
     if sums["selected"].dim() != 2 or any(len(t) != layers for t in sums.values()):
         raise BadRecord(f"{name}: its sums are of different numbers of layers, or not by layer and expert")
-    return Record(int(found[1]), sums, run_of(BytesIO(data)))
+    return Record(int(found[1]), sums, run_of(BytesIO(data), name))
 
 
-def run_of(file: BinaryIO) -> str:
-    """Which run a whole record is of, from its header; empty of one that was written before records told it."""
-    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return json.loads(header.get("__metadata__", {}).get("moe-geometry", "{}")).get("run", "")
+def run_of(file: BinaryIO, name: str) -> str:
+    """Which run a record is of, from its header; empty of one that was written before records told it.
+
+    Raises:
+        BadRecord: If its header cannot be read.
+    """
+    try:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return str(json.loads(header.get("__metadata__", {}).get("moe-geometry", "{}")).get("run", ""))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise BadRecord(f"{name}: its header does not say which run it is of ({error})") from error
 
 
 def merged(files: Iterable[Path]) -> list[Record]:

@@ -53,7 +53,7 @@ def test_unrelated_experts_lie_in_the_band_nineteen_times_in_twenty(world, model
     # Without its interval, which is most of the time and no part of this.
     measure = dataclasses.replace(get("jacobian_alignment"), interval_reason="not asked for")
     within = {"random experts": [], "shuffled outputs": []}
-    for seed in range(8):
+    for seed in range(12):
         own = random_experts(seed, model=model)
         side, _ = side_of(world, own, shift, seed, lengths)
         for baseline, each in within.items():
@@ -73,6 +73,15 @@ def test_the_band_of_single_tokens_holds_unrelated_experts_and_a_shared_one(worl
     assert 0.90 <= within.mean() <= 0.995
     assert "slopes and probes" in found.null.how and found.facts["probes"] == found.facts["fewest tokens of a mean"]
     assert (found.null.low[0].diagonal() == 1).all() and (found.null.high[0].diagonal() == 1).all()
+
+
+def test_a_sketch_along_some_directions_says_how_many_and_how_far_off(world):
+    side, _ = side_of(world, random_experts(0), shift=1.0)
+    knobs = {"tokens": "common"}
+    exact, sketch = (evaluate(get("jacobian_alignment"), (side,), knobs | {"method": m}) for m in ("exact", "sketch"))
+    error = sketch.facts["largest standard error of the sketch"]
+    assert (exact.facts["method"], sketch.facts["method"], sketch.facts["probes"]) == ("exact", "sketch", 64)
+    assert 0 < np.abs(sketch.values - exact.values).max() < 5 * error < 1
 
 
 def same_inner(seed, model=64, hidden=8):

@@ -139,8 +139,9 @@ def test_a_category_with_one_other_text_has_no_corrected_distance(seed):
     result = asked(selected, "aaaaabcc", corrected=True)
     assert np.isnan(result.values[6:, 2]).all() and np.isnan(result.values[:5, 1]).all()
     assert not np.isnan(result.values[:5, 0]).any() and not np.isnan(result.values[:5, 2]).any()
-    assert any("with one other text" in caveat for caveat in result.caveats)
-    assert not any("with one other text" in caveat for caveat in asked(selected, "aaaaabbb", corrected=True).caveats)
+    told = [caveat.split(":")[1] for caveat in result.caveats if caveat.startswith("NaN: ")]
+    assert len(told) == 2 and "no other prompt" in told[0] and "one other text" in told[1]
+    assert not [c for c in asked(selected, "aaaaabbb", corrected=True).caveats if c.startswith("NaN: ")]
 
 
 def test_one_token_cannot_be_corrected(world):

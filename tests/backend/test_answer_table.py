@@ -21,7 +21,7 @@ def test_floor_and_interval_stand_beside_each_value() -> None:
     lines = printed(null, Interval(np.array([0.2, np.nan]), np.array([0.3, np.nan]), 0.95, "jackknife"))
     assert lines[2].split() == ["layer", "value", "low", "high", "null_mean", "null_low", "null_high", "p"]
     assert lines[3].split() == ["0", "0.25", "0.2", "0.3", "0.1", "0", "0.2", "0.04"]
-    assert lines[4].split() == ["1", "nan", "nan", "nan", "0.1", "0", "0.2", "nan"]
+    assert lines[4].split() == ["1", "NaN", "NaN", "NaN", "0.1", "0", "0.2", "NaN"]
     assert lines[5:] == ["null: simulated", "interval: jackknife", "caveat: read it so"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from backend.recorder import GeometryRecorder
 from backend.recorder.record import file_name
@@ -91,6 +92,7 @@ def test_what_is_no_record_of_the_run_is_refused_in_a_sentence(live: Live, tmp_p
     for path, data, sentence in (
         ("strict/notes.txt", b"x", "no name of a record"),
         (f"strict/{file_name(2, 0)}", good[:-9], "no whole safetensors file"),
+        (f"strict/{file_name(2, 0)}", save(load(good), {"moe-geometry": "[]"}), "does not say which run it is of"),
         (f"unheard/{file_name(1, 0)}", good, "send its run.json first"),
         ("strict/run.json", b"{}", "must be an object with"),
         ("-x/run.json", b"{}", "cannot name a run"),
