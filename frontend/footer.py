@@ -11,7 +11,7 @@ from dash import dcc, html
 from frontend import words
 from frontend.answer import Answer
 from frontend.attributes import hyphened
-from frontend.views.side import LETTERS
+from frontend.views.side import LETTERS, with_chance
 
 if TYPE_CHECKING:
     from frontend.panel import Panel
@@ -30,7 +30,7 @@ def foot(panel: Panel) -> html.Footer:
     """The footer of a panel in any state."""
     facts = [html.Span(text, className="fact") for text in _facts(panel)]
     if panel.sides:
-        facts.insert(min(3, len(facts)), _null_fact(panel.sides[0].answer))
+        facts.insert(min(3, len(facts)), _null_fact(with_chance(panel.sides).answer))
     if panel.state == "done" and panel.missing:
         start = html.Button(
             "add step 0",

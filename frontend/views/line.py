@@ -14,7 +14,7 @@ import numpy as np
 from frontend.answer import Band
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, canvas, here, label, null_band, over, positions, sparse, spread, trace
-from frontend.views.side import LETTERS, Side
+from frontend.views.side import LETTERS, Side, with_chance
 
 HEIGHT = 300
 TITLE = 36
@@ -67,7 +67,8 @@ def draw(sides: Sequence[Side], layer: int) -> Figure:
 
 def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | None) -> None:
     pick = (lambda a: a) if column is None else (lambda a: a[:, column])
-    low, high = _null(sides[0].answer.null, sides[0].answer.values, pick)
+    chance = with_chance(sides)
+    low, high = _null(chance.answer.null, chance.answer.values, pick)
     if low is not None and high is not None:
         known = np.isfinite(low) & np.isfinite(high)
         null_band(figure, place.x[known], low[known], high[known], place.column)
@@ -91,14 +92,8 @@ def _panel(figure: Figure, sides: Sequence[Side], place: _Place, column: int | N
     if low is not None and high is not None:
         at = int(np.flatnonzero(known)[-1])
         middle = (max(float(low[at]), bottom) + min(float(high[at]), top)) / 2
-        ends.append(
-            (
-                f"chance, {sides[0].role.upper()}" if _compared(sides) else "chance",
-                T["ink-3"],
-                float(place.x[-1]),
-                middle,
-            )
-        )
+        whose = f"chance, {chance.role.upper()}" if _compared(sides) else "chance"
+        ends.append((whose, T["ink-3"], float(place.x[-1]), middle))
     axes(figure, "y", place.column, range=[bottom, top])
     if not place.named:  # names stand once, at the right; further left they would run into the next panel
         return

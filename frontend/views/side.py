@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,3 +56,9 @@ class Side:
     def ink(self) -> str:
         """The colour of the name; grey marks get a darker word, for contrast."""
         return self.colour if self.role in ("ab", *LETTERS) else theme.LIGHT["ink-3"]
+
+
+def with_chance(sides: Sequence[Side]) -> Side:
+    """Whose chance a figure of several draws: the first's that has one (a fully soft router may have none)."""
+    compared = (side for side in sides if side.role in LETTERS)
+    return next((side for side in compared if side.answer.null is not None), sides[0])

@@ -1,5 +1,7 @@
 """Several checkpoints by depth in one frame: a line and a band for each, one axis, and the baseline named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,10 @@ def four(make_answer, axis, band):
         return Side(role, f"run {role}", answer)
 
     return [side(role, start) for start, role in enumerate("abcd")]
+
+
+def names_of(figure):
+    return [note["text"] for note in figure["layout"]["annotations"]]
 
 
 def ribbons(figure):
@@ -56,6 +62,16 @@ def test_two_hues_and_two_strokes_tell_four_lines_apart_and_the_first_is_named_t
     assert len({(t["line"]["color"], t["line"]["dash"]) for t in lines}) == 4
     texts = [a["text"] for a in figure["layout"]["annotations"]]
     assert "<b>A</b> run a, baseline" in texts and "<b>D</b> run d" in texts and "chance, A" in texts
+
+
+def test_where_the_baseline_has_no_chance_that_of_the_first_that_has_one_is_drawn_and_named(four):
+    silent = replace(four[0], answer=replace(four[0].answer, null=None, null_reason="no selection to count"))
+    told = [names_of(drawn(sides, layer=0)[0]) for sides in (four, [silent, *four[1:]], [silent])]
+    assert [[name for name in names if name.startswith("chance")] for names in told] == [
+        ["chance, A"],
+        ["chance, B"],
+        [],
+    ]
 
 
 def test_a_checkpoint_beside_its_own_start_keeps_its_whiskers(four):
