@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -123,3 +124,41 @@ def score_bounds(
     # An error that is not known makes no bound of a share of 0 or 1 either.
     half = torch.where(error.isnan(), torch.nan, half)
     return (middle - half).clamp(min=0), (middle + half).clamp(max=1)
+
+
+def jackknife(
+    statistic: Callable[[int | None], Tensor],
+    blocks: tuple[int, ...],
+    *,
+    plug_in: bool = False,
+    scale: Scale = "as it is",
+    trials: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Delete-one-block jackknife with Student t on B - 1 degrees of freedom.
+
+    Args:
+        statistic: The value without this block; `None` asks for the value of everything.
+        blocks: The blocks that hold data.
+        plug_in: Centre on the bias-corrected value (entropies and other plug-in estimates).
+        scale: The scale on which the error does not depend on the value.
+        trials: How many tokens each share is of; without them a share of 0 or 1 has no bounds.
+
+    Returns:
+        Centre, low and high bound, in the statistic's unit.
+
+    Source:
+        Efron & Stein 1981; Student t for few blocks: Hinkley 1977. Even scales: `EVEN`, `score_bounds`.
+    """
+    full = statistic(None)
+    parts = torch.stack([statistic(block) for block in blocks])
+    count, reach = len(blocks), quantile(len(blocks))
+    if scale == "share":
+        of = torch.full_like(full, torch.nan) if trials is None else trials
+        return full, *score_bounds(full, spread(parts), of, reach)
+    if scale in EVEN:
+        there, back = EVEN[scale]
+        half = reach * spread(there(parts))
+        return full, back(there(full) - half), back(there(full) + half)
+    centre = count * full - (count - 1) * parts.mean(0) if plug_in else full
+    half = reach * spread(parts)
+    return centre, centre - half, centre + half

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analysis import beside
 from analysis.alignment import aligned
-from analysis.bounds import EVEN, LEVEL, SAID, Scale, quantile, score_bounds, spread
+from analysis.bounds import LEVEL, SAID, jackknife
 from analysis.errors import BadDeclaration, TooFew
 from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
@@ -77,44 +77,6 @@ def evaluate(
         prompts=prompts,
         arrays={name: array.detach().cpu().numpy() for name, array in raw.arrays.items()},
     )
-
-
-def jackknife(
-    statistic: Callable[[int | None], Tensor],
-    blocks: tuple[int, ...],
-    *,
-    plug_in: bool = False,
-    scale: Scale = "as it is",
-    trials: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Delete-one-block jackknife with Student t on B - 1 degrees of freedom.
-
-    Args:
-        statistic: The value without this block; `None` asks for the value of everything.
-        blocks: The blocks that hold data.
-        plug_in: Centre on the bias-corrected value (entropies and other plug-in estimates).
-        scale: The scale on which the error does not depend on the value.
-        trials: How many tokens each share is of; without them a share of 0 or 1 has no bounds.
-
-    Returns:
-        Centre, low and high bound, in the statistic's unit.
-
-    Source:
-        Efron & Stein 1981; Student t for few blocks: Hinkley 1977. Even scales: `analysis/bounds.py`.
-    """
-    full = statistic(None)
-    parts = torch.stack([statistic(block) for block in blocks])
-    count, reach = len(blocks), quantile(len(blocks))
-    if scale == "share":
-        of = torch.full_like(full, torch.nan) if trials is None else trials
-        return full, *score_bounds(full, spread(parts), of, reach)
-    if scale in EVEN:
-        there, back = EVEN[scale]
-        half = reach * spread(there(parts))
-        return full, back(there(full) - half), back(there(full) + half)
-    centre = count * full - (count - 1) * parts.mean(0) if plug_in else full
-    half = reach * spread(parts)
-    return centre, centre - half, centre + half
 
 
 def content_generator(measure: Measure, sides: tuple[Inputs, ...]) -> torch.Generator:
@@ -218,17 +180,27 @@ def _interval(measure: Measure, sides: tuple[Inputs, ...], knobs: Mapping[str, A
     blocks = tuple(sorted({block for side in sides for state in side.states.values() for block in state.blocks}))
     if len(blocks) < FEWEST_BLOCKS:
         return Reason(f"the prompts fall into {len(blocks)} block(s); the jackknife needs {FEWEST_BLOCKS}")
-    # A lambda: shape checks wrap a nested def anew at each call, which tests pay for a thousand times over.
-    value = lambda block: full.values if block is None else _left_out(measure, sides, knobs, block)  # noqa: E731
     try:
-        rules = {"plug_in": measure.plug_in, "scale": measure.scale, "trials": full.trials}
-        _, low, high = jackknife(value, blocks, **rules)
+        parts = {block: _left_out(measure, sides, knobs, block) for block in blocks}
     except TooFew as error:
         return Reason(f"not defined with a block of prompts left out: {error}")
+    rules = {"plug_in": measure.plug_in, "scale": measure.scale, "trials": full.trials}
+    # A lambda: shape checks wrap a nested def anew at each call, which tests pay for a thousand times over.
+    _, low, high = jackknife(lambda block: full.values if block is None else parts[block], blocks, **rules)
     how = f"delete-one-block jackknife over {len(blocks)} blocks of prompts, Student t"
     how += (", bias-corrected centre" if measure.plug_in else "") + SAID[measure.scale]
     how += "; NaN where the value is undefined without one of the blocks" if low.isnan().any() else ""
-    return _bounded(measure, full.values, low, high, how)
+    return _bounded(measure, full.values, low, high, how, _over_layers(measure, full.values, parts))
+
+
+def _over_layers(measure: Measure, full: Tensor, parts: Mapping[int, Tensor]) -> tuple[float, float] | None:
+    """Bounds of the mean over the layers that have a value; None where layers are not all that the values have."""
+    if measure.axes != ("layer",):
+        return None
+    there, scale = full.isfinite(), "as it is" if measure.scale == "share" else measure.scale
+    mean = lambda block: (full if block is None else parts[block])[there].mean()  # noqa: E731
+    _, low, high = jackknife(mean, tuple(parts), plug_in=measure.plug_in, scale=scale)
+    return None if bool(low.isnan() | high.isnan()) else (float(low), float(high))
 
 
 def _interval_of_each_prompt(
@@ -250,11 +222,18 @@ def _interval_of_each_prompt(
     return _bounded(measure, full.values, low, high, how)
 
 
-def _bounded(measure: Measure, values: Tensor, low: Tensor, high: Tensor, how: str) -> Interval | Reason:
+def _bounded(
+    measure: Measure,
+    values: Tensor,
+    low: Tensor,
+    high: Tensor,
+    how: str,
+    over_layers: tuple[float, float] | None = None,
+) -> Interval | Reason:
     if not bool((low.isfinite() | high.isfinite()).any()):
         undefined = bool(values.isnan().all())
         return Reason(NO_VALUE if undefined else f"no value has bounds: {_why_unbounded(measure)}")
-    return Interval(_numpy(low), _numpy(high), LEVEL, how)
+    return Interval(_numpy(low), _numpy(high), LEVEL, how, over_layers)
 
 
 def _why_unbounded(measure: Measure) -> str:

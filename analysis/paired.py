@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analysis.inference import FEWEST_BLOCKS, jackknife
+from analysis.bounds import jackknife
+from analysis.inference import FEWEST_BLOCKS
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,17 @@ class Null:
 
 @dataclass(frozen=True)
 class Interval:
-    """Uncertainty of the values, each bound of their shape."""
+    """Uncertainty of the values, each bound of their shape.
+
+    `over_layers` bounds the mean over layers, where layers are all that the values have: prompts that move one layer
+    move the others, so it follows from no layer's own bounds.
+    """
 
     low: np.ndarray
     high: np.ndarray
     level: float
     how: str
+    over_layers: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class Result:
                 "high": _plain(interval.high),
                 "level": interval.level,
                 "how": interval.how,
-            },
+            }
+            | ({} if interval.over_layers is None else {"over_layers": list(interval.over_layers)}),
             "caveats": list(self.caveats),
             "facts": {k: _plain(v) for k, v in self.facts.items()},
             "tokens": self.tokens,
@@ -125,7 +131,13 @@ class Result:
             ),
             interval=Reason(interval["reason"])
             if "reason" in interval
-            else Interval(_array(interval["low"]), _array(interval["high"]), interval["level"], interval["how"]),
+            else Interval(
+                _array(interval["low"]),
+                _array(interval["high"]),
+                interval["level"],
+                interval["how"],
+                tuple(interval["over_layers"]) if "over_layers" in interval else None,
+            ),
             caveats=tuple(data["caveats"]),
             facts={k: _number(v) for k, v in data["facts"].items()},
             tokens=data["tokens"],

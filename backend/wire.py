@@ -162,9 +162,7 @@ def _hollow(result: Result) -> Result:
         result,
         values=_NOTHING,
         null=null if isinstance(null, Reason) else Null(_NOTHING, _NOTHING, _NOTHING, null.how),
-        interval=interval
-        if isinstance(interval, Reason)
-        else Interval(_NOTHING, _NOTHING, interval.level, interval.how),
+        interval=interval if isinstance(interval, Reason) else replace(interval, low=_NOTHING, high=_NOTHING),
     )
 
 

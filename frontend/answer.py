@@ -26,6 +26,7 @@ class Band:
     """Two bounds (null or interval), each broadcastable to the values, with the null's mean where there is one.
 
     `p` is that of each case of a null, corrected for all of them; its shape says which axes the cases are.
+    `over_layers` are an interval's bounds of the mean over layers, where layers are all that the values have.
     """
 
     low: np.ndarray
@@ -34,6 +35,7 @@ class Band:
     mean: np.ndarray | None = None
     level: float = 0.95
     p: np.ndarray | None = None
+    over_layers: tuple[float, float] | None = None
 
     def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> Band:
         """The same band where the values have moved to."""
@@ -73,9 +75,7 @@ def decode_json(data: Mapping[str, Any]) -> Answer:
         p = _array(null["p"]) if "p" in null else None
         bands["null"] = Band(_array(null["low"]), _array(null["high"]), null["how"], _array(null["mean"]), p=p)
     if "reason" not in interval:
-        bands["interval"] = Band(
-            _array(interval["low"]), _array(interval["high"]), interval["how"], None, interval["level"]
-        )
+        bands["interval"] = _interval(interval, _array(interval["low"]), _array(interval["high"]))
     return _answer(data, _array(data["values"]), bands)
 
 
@@ -96,9 +96,13 @@ def decode_arrow(content: bytes) -> Answer:
             p = column("null_p")[tuple(slice(0, n) for n in size)]
         bands["null"] = Band(column("null_low"), column("null_high"), data["null"]["how"], column("null_mean"), p=p)
     if "interval_low" in table.column_names:
-        told = data["interval"]
-        bands["interval"] = Band(column("interval_low"), column("interval_high"), told["how"], None, told["level"])
+        bands["interval"] = _interval(data["interval"], column("interval_low"), column("interval_high"))
     return _answer(data, column("values"), bands)
+
+
+def _interval(told: Mapping[str, Any], low: np.ndarray, high: np.ndarray) -> Band:
+    mean = told.get("over_layers")
+    return Band(low, high, told["how"], level=told["level"], over_layers=tuple(mean) if mean else None)
 
 
 def _answer(data: Mapping[str, Any], values: np.ndarray, bands: Mapping[str, Band]) -> Answer:

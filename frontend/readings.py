@@ -35,8 +35,10 @@ def sentence_of_runs(sides: Sequence[Side]) -> str:
     starts = {s.label: _mean(s.answer.values) for s in sides if s.role == "control"}
     told = []
     for side in (s for s in sides if s.role != "control"):
-        start = f" (step 0: {number(starts[side.label])})" if side.label in starts else ""
-        told.append(f"{side.label} {number(_mean(side.answer.values))}{start}")
+        beside = [_bounds_of_mean(side.answer)]
+        beside += [f"step 0: {number(starts[side.label])}"] if side.label in starts else []
+        beside = [part for part in beside if part]
+        told.append(f"{side.label} {number(_mean(side.answer.values))}" + (f" ({'; '.join(beside)})" if beside else ""))
     floors = [float(np.nanmax(s.answer.null.high)) for s in sides if s.answer.null is not None]
     floor = f" The floor reaches {number(max(floors))}." if floors else ""
     return f"Mean over layers: {', '.join(told)}.{floor}"
@@ -104,7 +106,8 @@ def _line(answer: Answer) -> str:
         return f"mean over {len(axis.labels)} {_plural(axis.name)}: " + ", ".join(means)
     top = int(np.nanargmax(values))
     where = f"{axis.name} {axis.labels[top]}"
-    text = f"mean {number(float(np.nanmean(values)))}, highest {number(float(values[top]))} in {where}"
+    bounds = f" ({told})" if (told := _bounds_of_mean(answer)) else ""
+    text = f"mean {number(float(np.nanmean(values)))}{bounds}, highest {number(float(values[top]))} in {where}"
     return text + _beyond(answer, _plural(axis.name))
 
 
@@ -200,6 +203,12 @@ def _undefined(answer: Answer) -> str:
 def _extent(values: np.ndarray) -> str:
     known = values[np.isfinite(values)]
     return span(float(known.min()), float(known.max())) if len(known) else "undefined"
+
+
+def _bounds_of_mean(answer: Answer) -> str:
+    """Those of the mean over layers, where the answer has them."""
+    band = answer.interval
+    return f"{band.level:.0%} {span(*band.over_layers)}" if band is not None and band.over_layers else ""
 
 
 def _mean(values: np.ndarray) -> float:

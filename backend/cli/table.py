@@ -21,9 +21,19 @@ def answer_table(answer: dict[str, Any]) -> str:
         columned(columns, rows),
         f"null: {answer['null'].get('reason') or answer['null']['how']}",
         f"interval: {answer['interval'].get('reason') or answer['interval']['how']}",
+        *_of_layers(answer),
         *(f"caveat: {caveat}" for caveat in answer["caveats"]),
     ]
     return "\n".join(lines)
+
+
+def _of_layers(answer: dict[str, Any]) -> list[str]:
+    bounds = answer["interval"].get("over_layers")
+    if not bounds:
+        return []
+    known = [value for value in answer["values"] if not isinstance(value, str)]
+    mean, low, high = (number(value) for value in (sum(known) / len(known), *bounds))
+    return [f"mean over layers: {mean} ({answer['interval']['level']:.0%} {low} to {high})"]
 
 
 def plan_table(plan: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from backend.wire import label_columns, long_table
 
 MOST_CELLS = 200_000
 """Larger answers stay in their file alone."""
+MOST_SIGNATURE_CELLS = 4_000_000
+"""Of the prompts that one pass of a worker took: 269 prompts of 58 layers of 256 experts."""
 
 _AXES = 3
 _BOUNDS = ("value", "low", "high", "null_mean", "null_low", "null_high")
@@ -61,8 +63,8 @@ def checkpoint_rows(key: str, provenance: Mapping[str, Any]) -> pa.Table:
 
 
 def signature_rows(key: str, state: State, meta: Mapping[str, Any]) -> pa.Table | None:
-    """Rows for `signatures` from a `prompt_counts` state; None for any other statistic, or above `MOST_CELLS` cells."""
-    if state.statistic != "prompt_counts" or state["selected"].numel() > MOST_CELLS:
+    """Rows for `signatures` from a `prompt_counts` state; None for any other, or above `MOST_SIGNATURE_CELLS`."""
+    if state.statistic != "prompt_counts" or state["selected"].numel() > MOST_SIGNATURE_CELLS:
         return None
     prompts, layers, experts = state["selected"].shape
     count = prompts * layers * experts

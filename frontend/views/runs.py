@@ -9,14 +9,14 @@ import numpy as np
 from frontend.figure import Figure
 from frontend.views.marks import T, axes, canvas, flat_band, label, trace
 from frontend.views.side import Side
-from frontend.words import number
+from frontend.words import number, span
 
 
 def draw(sides: Sequence[Side]) -> Figure:
     """Sides come as pairs by label: the trained one (role a, b or context) and its control at step 0."""
     trained = [s for s in sides if s.role != "control"]
     starts = {s.label: s.answer for s in sides if s.role == "control"}
-    figure = canvas(64 + 44 * len(trained), margin={"l": 128, "r": 70, "t": 20, "b": 38})
+    figure = canvas(64 + 44 * len(trained), margin={"l": 128, "r": 104, "t": 20, "b": 38})
     _floor(figure, trained)
     for row, side in enumerate(trained):
         values = side.answer.values.ravel()
@@ -36,8 +36,10 @@ def draw(sides: Sequence[Side]) -> Figure:
             xshift=-10,
         )
         mean = float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
-        label(figure, 1, row, f"<b>{number(mean)}</b>", T["ink"], xref="paper", xshift=10)
-    label(figure, 1, -0.75, "mean", T["ink-3"], xref="paper", xshift=10)
+        bounds = side.answer.interval.over_layers if side.answer.interval is not None else None
+        below = f"<br>{span(*bounds)}" if bounds else ""
+        label(figure, 1, row, f"<b>{number(mean)}</b>{below}", T["ink"], xref="paper", xshift=10, align="left")
+    label(figure, 1, -0.75, "mean over layers", T["ink-3"], xref="paper", xshift=10)
     largest = [float(np.nanmax(s.answer.values)) for s in sides if np.isfinite(s.answer.values).any()] or [1.0]
     title = {"text": trained[0].answer.unit.split(" (")[0]}
     axes(figure, "x", range=[0, max(largest) * 1.08], title=title)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.bounds import fisher_root, score_bounds, spread, squared
+from analysis.bounds import fisher_root, jackknife, score_bounds, spread, squared
 from analysis.errors import BadDeclaration
-from analysis.inference import evaluate, jackknife
+from analysis.inference import evaluate
 from analysis.measure import get, measure
 
 

@@ -2,17 +2,20 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
+from scipy.stats import t as student
 
 from analysis import inference
+from analysis.bounds import jackknife
 from analysis.errors import BadDeclaration
-from analysis.inference import content_generator, evaluate, jackknife
+from analysis.inference import content_generator, evaluate
 from analysis.measure import Inputs, Values, get
-from analysis.result import Axis, Interval, Reason
+from analysis.result import Axis, Interval, Reason, Result
 from analysis.slots import BLOCKS, Prompts, text_digest
 
 
@@ -58,6 +61,36 @@ def test_the_interval_of_a_load_by_hand(world):
     t = {7: 2.446911851, 8: 2.364624252, 6: 2.570581836, 5: 2.776445105}[n]
     np.testing.assert_allclose(half, t * se.numpy(), rtol=1e-8)
     assert f"over {n} blocks" in result.interval.how
+
+
+def test_the_mean_over_layers_has_the_interval_of_a_mean_of_its_own(world):
+    measure = get("load_violation")
+    (side,) = world.inputs_for(measure)
+    state = side.states["prompt_counts"]
+    blocks, parts = sorted(set(state.prompts.blocks)), []
+    for block in blocks:
+        counts = state["selected"][[r for r, b in enumerate(state.prompts.blocks) if b != block]].sum(0).double()
+        parts.append((counts.amax(-1) / counts.mean(-1) - 1).mean())
+    parts = np.array(parts)
+    half = student.ppf(0.975, len(parts) - 1) * np.sqrt((len(parts) - 1) * parts.var())
+    result = evaluate(measure, (side,), {})
+    np.testing.assert_allclose(result.interval.over_layers, result.values.mean() + np.array([-half, half]), rtol=1e-10)
+    assert Result.from_json(result.to_json()).interval.over_layers == result.interval.over_layers
+    assert evaluate(get("expert_load"), (side,), {}).interval.over_layers is None
+
+
+def test_layers_that_say_the_same_are_no_more_certain_together_and_one_without_a_value_is_left_out(world):
+    def alike(counts, *, blind=False):
+        share = counts["selected"].sum(0)[0].double()
+        values = (share.amax() / share.mean() - 1).expand(len(world.SHAPE.layers)).clone()
+        values[1:] = math.nan if blind else values[1:]
+        return values
+
+    base = get("load_violation")
+    for function in (alike, partial(alike, blind=True)):
+        measure = dataclasses.replace(base, function=lambda counts, f=function, **_: f(counts))
+        found = evaluate(measure, world.inputs_for(base), {}).interval
+        np.testing.assert_allclose(found.over_layers, (found.low[0], found.high[0]), rtol=1e-12)
 
 
 def test_too_few_blocks_show_no_interval(world):

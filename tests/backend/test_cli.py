@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from backend.cli import main
+from backend.cli.ask import ProgressLine
 from backend.settings import Settings
 from tests.backend import fake_hub, tiny_olmoe
 from tests.backend.live import Live, serving
@@ -141,6 +144,26 @@ def test_a_run_on_the_hub_is_added_by_its_headers_asked_about_and_asked_about_of
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     offline = run(settings, *both, "--measure", "routing_agreement", root=root)
     assert offline.returncode == 0, offline.stderr
+
+
+def test_progress_is_a_line_that_a_terminal_rewrites_and_a_pipe_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal_file, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal_file)
+        line = ProgressLine()
+        line("capture", 0.25, 12.4)
+        line("capture", 0.5, None)
+        line.clear()
+        seen = os.read(ours, 1000).decode()
+    os.close(ours)
+    clean = "\r\x1b[K"
+    assert seen == f"{clean} 25% capture · 12 s left{clean} 50% capture{clean}"
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    silent = ProgressLine()
+    silent("capture", 0.25, 12.4)
+    silent.clear()
+    assert piped.getvalue() == ""
 
 
 def test_measures_lists_what_can_be_asked(live: Live, terminal: Terminal) -> None:

@@ -19,7 +19,7 @@ from analysis.slots import Prompts, Shape, text_digest
 from analysis.statistic import State, get
 from backend.errors import Conflict
 from backend.prompts import Prompt, PromptSet
-from backend.store import Store, StoreBusy, serving
+from backend.store import Store, StoreBusy, rows, serving
 from tests.backend import answers
 
 pytestmark = pytest.mark.slow
@@ -136,6 +136,22 @@ def test_signatures_are_rows(store: Store) -> None:
     [row] = store.sql(query).rows
     cell = (1, 1, 2)
     assert row == (*(state[n][cell].item() for n in ("selected", "served", "weights")), state["tokens"][1].item())
+
+
+def test_signatures_of_as_many_experts_as_large_models_have_are_rows_up_to_a_stated_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = Shape(tuple(map(str, range(10))), experts=256, top_k=8, model=8, hidden=4)
+    names = tuple(f"p{n}" for n in range(100))
+    prompts = Prompts(names, tuple(map(text_digest, names)), ("code",) * 100)
+    arrays = {n: torch.ones(s.size(wide, 100), dtype=s.dtype) for n, s in get("prompt_counts").arrays.items()}
+    state = State("prompt_counts", wide, prompts, arrays)
+    meta = {"checkpoint": "wide", "fingerprint": "f"}
+    store.put_state("k", "prompt_counts", meta, state)
+    assert store.sql("SELECT count(*), sum(selected) FROM signatures").rows == ((256_000, 256_000),)
+    monkeypatch.setattr(rows, "MOST_SIGNATURE_CELLS", 255_999)
+    store.put_state("k", "prompt_counts", meta, state)
+    assert store.sql("SELECT count(*) FROM signatures").rows == ((0,),)
 
 
 def test_arrays_are_named_by_their_content(store: Store) -> None:

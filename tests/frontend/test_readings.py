@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 
-from frontend.readings import sentence
+from frontend.readings import sentence, sentence_of_runs
 from frontend.views import Side
 
 
@@ -18,3 +20,13 @@ def test_a_side_without_numbers_does_not_silence_the_other(make_answer, axis):
     text = sentence([Side("a", "aux", told), Side("b", "soft", nothing)])
     assert text.startswith("A: mean 1.5")
     assert "B: undefined everywhere: every token uses every expert." in text
+
+
+def test_the_interval_of_a_mean_over_layers_stands_behind_the_mean(make_answer, axis, band):
+    axes, values = [axis("layer", 2)], np.array([0.25, 0.75])
+    bare = make_answer(values, axes, interval=band(values - 0.2, values + 0.2))
+    told = replace(bare, interval=replace(bare.interval, over_layers=(0.375, 0.625)))
+    assert sentence([Side("a", "free", bare)]).startswith("Mean 0.500, highest")
+    assert sentence([Side("a", "free", told)]).startswith("Mean 0.500 (95% 0.375 to 0.625), highest")
+    both = [Side("a", "free", told), Side("context", "aux", bare), Side("control", "free", bare)]
+    assert sentence_of_runs(both) == "Mean over layers: free 0.500 (95% 0.375 to 0.625; step 0: 0.500), aux 0.500."

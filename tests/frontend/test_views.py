@@ -1,5 +1,6 @@
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,11 +196,13 @@ def test_the_runs_figure_shows_floor_step_0_and_the_mean(planted):
         Side("control", "free 24k", planted("line", 1)),
         Side("context", "none 24k", planted("line", 2)),
     ]
+    known = sides[0].answer
+    sides[0] = replace(sides[0], answer=replace(known, interval=replace(known.interval, over_layers=(0.25, 0.75))))
     figure = checked(draw_runs(sides))
     assert len(figure.data) == 3
-    assert any("floor" in a.text for a in figure.layout.annotations) and any(
-        a.text == "mean" for a in figure.layout.annotations
-    )
+    told = [a.text for a in figure.layout.annotations]
+    assert any("floor" in text for text in told) and "mean over layers" in told
+    assert [text.partition("<br>")[2] for text in told if "<br>" in text] == ["0.250 to 0.750"]
 
 
 def test_the_table_twin_has_a_row_per_value_and_none_for_undefined(planted):
