@@ -154,10 +154,13 @@ def test_progress_is_a_line_that_a_terminal_rewrites_and_a_pipe_never_sees(monke
         line("capture", 0.25, 12.4)
         line("capture", 0.5, None)
         line.clear()
-        seen = os.read(ours, 1000).decode()
-    os.close(ours)
     clean = "\r\x1b[K"
-    assert seen == f"{clean} 25% capture · 12 s left{clean} 50% capture{clean}"
+    expected = f"{clean} 25% capture · 12 s left{clean} 50% capture{clean}".encode()
+    seen = b""
+    while len(seen) < len(expected):  # what a terminal is told comes in pieces
+        seen += os.read(ours, 1000)
+    os.close(ours)
+    assert seen == expected
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)
     silent = ProgressLine()

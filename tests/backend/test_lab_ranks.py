@@ -124,7 +124,9 @@ def ran(lab_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     @cache
     def of(way: str) -> Path:
         folder = tmp_path_factory.mktemp("two")
-        multiprocessing.spawn(one_of, (2, free_port(), lab_corpus, folder, WAYS[way], way), nprocs=2)
+        processes = (2, free_port(), lab_corpus, folder, WAYS[way], way)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["backend.runners.preload", train.__module__])
+        multiprocessing.start_processes(one_of, processes, nprocs=2, start_method="forkserver")
         return folder
 
     return of
