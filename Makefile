@@ -20,6 +20,8 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || e
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NEEDS_PYTHON := needs Python 3.11 or newer with venv or pip (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3.11
 
+FIRST_MAP := import torch; from analysis.projections.umap import umap_coordinates as fit; x = torch.rand(20, 3).double(); fit(torch.cdist(x, x), 5, 0)
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
@@ -35,12 +37,10 @@ PYTEST := $(BIN)/python -m pytest
 ALL_CORES := OMP_NUM_THREADS=1 $(PYTEST) -q -n $(CORES)
 LAWS := $(ALL_CORES) --dist worksteal
 PLAIN := -o addopts="--import-mode=importlib --strict-markers -p no:dash"
-# UMAP compiles itself for half a minute in each process that asks for it: where a file stays with one process it is once.
-UMAP := tests/analysis/test_umap.py
 test: $(DEV) chromium ## every test but compose: laws, services, a real browser
 	$(LAWS) -m "not slow and not plain" tests/analysis
-	$(LAWS) -m "slow or plain" $(PLAIN) --ignore=$(UMAP) tests/analysis
-	$(ALL_CORES) --dist loadfile --no-loadscope-reorder -m "not alone" $(PLAIN) tests/end_to_end $(UMAP) tests/backend tests/frontend tests/house tests/data
+	$(LAWS) -m "slow or plain" $(PLAIN) tests/analysis
+	$(ALL_CORES) --dist loadfile --no-loadscope-reorder -m "not alone" $(PLAIN) tests/end_to_end tests/backend tests/frontend tests/house tests/data
 	$(PYTEST) -m alone $(PLAIN) tests/backend tests/end_to_end
 
 check: $(DEV) ## format, lint, types, contracts, fast tests: under two minutes
@@ -87,7 +87,7 @@ $(APP): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing moe-geometry into $(VENV) (minutes, once)"
 	@$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX) --no-deps) -c constraints.txt '$(TORCH)'
 	@$(PIP) install -c constraints.txt -e '.[all]'
-	@$(BIN)/python -c 'import umap'  # it compiles itself for twenty seconds: here, and not before the first map
+	@$(BIN)/python -c '$(FIRST_MAP)'  # UMAP compiles itself for half a minute: here, and not before the first map
 	@touch $@
 
 $(DEV): $(APP)

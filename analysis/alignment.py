@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
+from analysis.common_ends import at_common_ends, same_ends
 from analysis.errors import NotComparable
 from analysis.measure import Inputs
 from analysis.slots import Prompts
 
 
 def aligned(sides: tuple[Inputs, ...]) -> tuple[tuple[Inputs, ...], tuple[str, ...]]:
-    """All states over the prompts that every side has, sorted by category, id and text digest.
+    """All states over the prompts that every side has, sorted by category, id and text digest, tokens by their ends.
 
     Args:
         sides: What each checkpoint brings.
@@ -38,7 +37,8 @@ def aligned(sides: tuple[Inputs, ...]) -> tuple[tuple[Inputs, ...], tuple[str, .
     caveats = ()
     if len(shared) < len(everything):
         caveats = (f"The sides hold {[len(p) for p in held]} prompts; only the {len(shared)} they share are compared.",)
-    return tuple(_arranged(side, order, label) for side in sides), caveats
+    found, cut = at_common_ends(tuple(_arranged(side, order, label) for side in sides))
+    return found, caveats + cut
 
 
 def same_layers(a: Inputs, b: Inputs) -> int:
@@ -83,7 +83,7 @@ def same_width(a: Inputs, b: Inputs, what: str) -> int:
 
 
 def same_tokens(a: Inputs, b: Inputs) -> int:
-    """The tokens into which the prompts are cut, which both sides must have in common.
+    """The tokens into which the prompts are cut, or their ends, which both sides must have in common.
 
     Returns:
         How many there are.
@@ -92,14 +92,14 @@ def same_tokens(a: Inputs, b: Inputs) -> int:
         NotComparable: With the number of tokens of both.
 
     Source:
-        Ours: a choice can be compared only where the token is the same.
+        Ours: a choice can be compared only where both have read the same text.
     """
     routes = a.token_routes, b.token_routes
-    if not all(torch.equal(routes[0][name], routes[1][name]) for name in ("prompt", "position", "token")):
+    if not same_ends(*routes):
         counts = [len(side["position"]) for side in routes]
         raise NotComparable(
             f"a and b cut the prompts into different tokens ({counts[0]} and {counts[1]}): what is compared token by "
-            "token needs checkpoints of one tokenizer"
+            "token needs checkpoints of one tokenizer, or tokens that end at the same characters"
         )
     return len(routes[0]["position"])
 

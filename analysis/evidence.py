@@ -62,7 +62,7 @@ def likeness(a: Inputs, b: Inputs, evidence: Evidence, level: float = LEVEL) -> 
         Cosines, -1 to 1, NaN for an expert of which there is no evidence; bounds, 0 to 1.
 
     Raises:
-        NotComparable: If layers, tokens (co-selection) or widths (the others) differ.
+        NotComparable: If layers or widths differ (but for co-selection), or no tokens end together (for it).
 
     Source:
         Ours.

@@ -72,7 +72,7 @@ def expert_matching(
         that are not shown. `partner` (kept beside the answer) has for each expert of a its number in b, or -1.
 
     Raises:
-        NotComparable: If layers, tokens (co-selection) or widths of the hidden state (the others) differ.
+        NotComparable: If layers or widths differ (but for co-selection), or no tokens end together (for it).
         BadKnob: If a weight of the mix is negative, or all are 0.
 
     Source:

@@ -38,7 +38,7 @@ def jacobian_drift(a: Inputs, b: Inputs, *, matching: Matching = "co-selection")
         Layer by expert of a, 0 to 2. NaN for an expert without partner, and without common tokens.
 
     Raises:
-        NotComparable: If layers or widths differ, tokens (co-selection), or, for `identity`, the numbers of experts.
+        NotComparable: If layers, widths or (`identity`) numbers of experts differ, or no tokens end together.
 
     Source:
         Liu 2026, arXiv 2605.16349, for mean Jacobians.

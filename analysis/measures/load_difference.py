@@ -43,7 +43,7 @@ def load_difference(a: Inputs, b: Inputs, *, count: Count = "selected", matching
         without partner, or where nothing was routed.
 
     Raises:
-        NotComparable: If layers or, for `identity`, numbers of experts differ; for co-selection, if tokens differ.
+        NotComparable: If layers or, for `identity`, numbers of experts differ, or no tokens end together.
         TooFew: If weights have to be compared and a side, an imported trace, carries none.
 
     Source:

@@ -40,7 +40,7 @@ def prompt_difference(a: Inputs, b: Inputs, *, matching: Matching = "co-selectio
         Prompt by layer, 0 to pi. NaN where no expert of the layer has a partner, or the prompt has no token.
 
     Raises:
-        NotComparable: If layers or tokens differ, or, for `identity`, the numbers of experts.
+        NotComparable: If layers or (`identity`) numbers of experts differ, or no tokens end together.
 
     Source:
         Rao 1945, Bull. Calcutta Math. Soc. 37.

@@ -48,7 +48,7 @@ def routing_agreement(a: Inputs, b: Inputs, *, what: What = "jaccard", matching:
         One number per layer, 0 to 1. NaN where no expert of the layer has a partner, or nothing was routed.
 
     Raises:
-        NotComparable: If layers or tokens differ, or, for `identity`, the numbers of experts.
+        NotComparable: If layers or (`identity`) numbers of experts differ, or no tokens end together.
 
     Source:
         Jaccard 1912 for sets; the rest is ours.

@@ -37,7 +37,7 @@ def routing_distance(a: Inputs, b: Inputs, *, matching: Matching = "co-selection
         nothing was routed.
 
     Raises:
-        NotComparable: If layers differ, tokens (co-selection) or the numbers of experts (`identity`).
+        NotComparable: If layers or (`identity`) numbers of experts differ, or no tokens end together.
 
     Source:
         Rao 1945, Bull. Calcutta Math. Soc. 37.

@@ -44,7 +44,7 @@ def subspace_drift(
         Layer by expert of a, 0 to sqrt(n) pi/2. NaN for an expert without partner or with too few rows.
 
     Raises:
-        NotComparable: If layers or widths differ, tokens (co-selection), or, for `identity`, the numbers of experts.
+        NotComparable: If layers, widths or (`identity`) numbers of experts differ, or no tokens end together.
         BadKnob: If n is below 1.
 
     Source:

@@ -17,12 +17,12 @@ MOST_CELLS = 200_000
 MOST_SIGNATURE_CELLS = 4_000_000
 """Of the prompts that one pass of a worker took: 269 prompts of 58 layers of 256 experts."""
 
-_AXES = 3
+_AXES = 4
 _BOUNDS = ("value", "low", "high", "null_mean", "null_low", "null_high")
 
 
 def answer_rows(key: str, result: Result, provenance: Mapping[str, Any]) -> pa.Table | None:
-    """Rows for `answer_values`; None above `MOST_CELLS` cells or three axes."""
+    """Rows for `answer_values`; None above `MOST_CELLS` cells or four axes."""
     shape = np.shape(result.values)
     if int(np.prod(shape)) > MOST_CELLS or len(shape) > _AXES:
         return None

@@ -70,7 +70,15 @@ CREATE VIEW arrays AS
   FROM answer_arrays JOIN answers USING (key) JOIN artifacts ON artifacts.digest = answer_arrays.artifact;
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = """
+ALTER TABLE answer_values ADD COLUMN axis4 VARCHAR;
+ALTER TABLE answer_values ADD COLUMN label4 VARCHAR;
+CREATE VIEW trajectories AS
+  SELECT key, measure, prompts, label1 AS layer, label2 AS step, label3 AS expert, label4 AS coordinate, value
+  FROM answer_values WHERE axis2 = 'step' AND axis3 = 'expert' AND axis4 = 'coordinate';
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 """STEPS[n] leads from schema n to schema n + 1."""
 
 SCHEMA = len(STEPS)

@@ -153,8 +153,11 @@ def test_what_cannot_be_compared_is_refused_with_both_values(world, pair):
     (a, b), other = pair("expert_matching"), world.inputs_for(get("expert_matching"))[1]
     with pytest.raises(NotComparable, match=r"hidden states of 24 dimensions, b of 5.*co-selection"):
         likeness(a, other, "router row")
-    with pytest.raises(NotComparable, match="different tokens"):
-        likeness(a, other, "co-selection")
+    routes = b.token_routes
+    fewer = dataclasses.replace(routes, arrays={name: array[1:] for name, array in routes.arrays.items()})
+    count = len(routes["position"])
+    with pytest.raises(NotComparable, match=rf"different tokens \({count} and {count - 1}\)"):
+        likeness(a, dataclasses.replace(b, states={"token_routes": fewer}), "co-selection")
     shorter = dataclasses.replace(b, shape=dataclasses.replace(b.shape, layers=("1", "2")))
     with pytest.raises(NotComparable, match=r"a has 3 MoE layers \(1, 2, 3\), b has 2 \(1, 2\)"):
         likeness(a, shorter, "centroid")

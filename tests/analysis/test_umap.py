@@ -1,6 +1,8 @@
-"""UMAP, which compiles itself for twenty seconds in each process that asks for it: all that needs it is here."""
+"""UMAP: planes that repeat, few points, copies that share one, and a compiler that works once for all processes."""
 
 import dataclasses
+import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,14 @@ def test_umap_repeats_for_its_seed_and_keeps_two_clusters_apart():
     reach = max(float(torch.cdist(half, half).max()) for half in (left, right))
     assert float(torch.cdist(left, right).min()) > 0
     assert float((left.mean(0) - right.mean(0)).norm()) > reach / 2
+
+
+def test_what_a_fit_compiles_is_kept_for_the_next_process():
+    umap_coordinates(torch.cdist(POINTS, POINTS), 10, 0)
+    for name in ("utils.fast_knn_indices", "umap_.smooth_knn_dist", "umap_.compute_membership_strengths"):
+        module, function = name.split(".")
+        compiled = getattr(importlib.import_module(f"umap.{module}"), function)
+        assert list(Path(compiled.stats.cache_path).glob(f"*{function}*.nbi")), name
 
 
 @pytest.mark.parametrize("count", [5, 9, 12])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.models.auto.tokenization_auto import AutoTokenizer
 
 from analysis.errors import NotComparable
 from analysis.lab.model import register
+from backend.cli.ask import ask
 from backend.cli.compare import compare
 from backend.cli.door import Wanted
 from backend.errors import NotFound, Refusal
@@ -64,6 +67,35 @@ def test_a_renamed_copy_is_matched_and_differs_in_nothing(
     assert all(rf"\paragraph{{{each['title']}}}" in tables for each in found.values())
     assert tables.count(r"\bottomrule") == len(found) and r"corrected $p$" in tables
     assert report.stat().st_size > 1_000_000 and "https://" not in report.read_text("utf-8").split("<script>")[0]
+
+
+def test_checkpoints_of_two_tokenizers_are_compared_where_tokens_end_together(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, other, file = root / "data" / "checkpoints" / "aux-s1" / "step-06000", tmp_path / "other", tmp_path / "x.jsonl"
+    shutil.copytree(own, other)
+    spelling = json.loads((own / "tokenizer.json").read_text("utf-8"))
+    spelling["model"]["merges"] = spelling["model"]["merges"][100:]  # other tokens, by the same numbers
+    (other / "tokenizer.json").write_text(json.dumps(spelling), "utf-8")
+    rows = map(json.loads, (root / "data" / "prompts" / "four-tasks.jsonl").read_text("utf-8").splitlines()[::8])
+    texts = [row["text"][:100] for row in rows]  # of so few tokens either way that none is cut
+    file.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
+    monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "data"))
+    monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("MOE_GEOMETRY_DEVICE", "cpu")
+    sides = [str(own), str(other)]
+    ask("routing_agreement", sides, str(file), knob=["matching=identity"])
+    told = json.loads(capsys.readouterr().out)
+    cuts = [Tokenizer.from_file(str(side / "tokenizer.json")) for side in (own, other)]
+    counts, shared = [0, 0], 0
+    for text in texts:
+        ends = [[end for _, end in cut.encode(text).offsets] for cut in cuts]
+        counts = [count + len(each) for count, each in zip(counts, ends, strict=True)]
+        shared += len(set(ends[0]) & set(ends[1]))
+    assert counts[0] < counts[1] and shared < counts[0]
+    said = f"different tokens ({counts[0]:,}, {counts[1]:,})"
+    assert any(said in caveat and f"reads the {shared:,} that end" in caveat for caveat in told["caveats"])
+    assert all(high < value < 1 for value, high in zip(told["values"], told["null"]["high"], strict=True))
 
 
 class Answers:

@@ -118,6 +118,15 @@ def test_coordinates_of_prompts_and_of_experts_are_rows_of_a_view(store: Store) 
     assert store.sql(query).rows == (("E0", 2.0), ("E1", 4.0))
 
 
+def test_the_paths_of_experts_are_rows_of_a_view(store: Store) -> None:
+    axes = (Axis("layer", ("3",)), Axis("step", ("a/step-0", "a/step-2")), Axis("expert", ("E0", "E1")))
+    axes = (*axes, Axis("coordinate", ("PC 1", "PC 2")))
+    result = Result("centroid_map", np.arange(8.0).reshape(1, 2, 2, 2), axes, "", Reason("none"), Reason("none"))
+    store.put_answer("k", answers.told(result))
+    query = "SELECT coordinate, value FROM trajectories WHERE layer = '3' AND step = 'a/step-2' AND expert = 'E0'"
+    assert store.sql(f"{query} ORDER BY coordinate").rows == (("PC 1", 4.0), ("PC 2", 5.0))
+
+
 def test_an_answer_of_too_many_cells_is_kept_as_a_file_alone(store: Store) -> None:
     big = np.arange(200_001.0).reshape(1, -1)
     store.put_answer("k", answers.told(answers.load(big)))

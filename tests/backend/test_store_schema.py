@@ -71,7 +71,8 @@ def test_a_store_of_schema_2_gains_the_checkpoints_of_its_answers(tmp_path: Path
     assert len(new) == 5
     # A pair of which the old columns alone tell.
     untold = "UPDATE answers SET provenance = '{}' WHERE key = 'pair'"
-    later = "DROP VIEW arrays; DROP TABLE answer_arrays; DROP TABLE answer_checkpoints"
+    later = "DROP VIEW trajectories; ALTER TABLE answer_values DROP axis4; ALTER TABLE answer_values DROP label4"
+    later += "; DROP VIEW arrays; DROP TABLE answer_arrays; DROP TABLE answer_checkpoints"
     write(tmp_path, f"{later}; UPDATE store SET schema = 2; {untold}")
     with Store.open(tmp_path) as store:
         assert store.sql("FROM answer_checkpoints ORDER BY ALL").rows == new
