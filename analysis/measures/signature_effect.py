@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analysis.effect import Group, cohens_d, label_codes, shuffled, sizes_by_design, within_and_across
+from analysis.effect import Group, cohens_d, label_codes, shuffled, sizes_by_design
 from analysis.measure import Chance, Values, measure
 from analysis.nulls import above_the_largest, beyond, central_band
-from analysis.prompt_pairs import distinct_pairs
-from analysis.signatures import Form, Weighting, form_said, prompt_cosines, said, signatures
+from analysis.signatures import Form, Weighting, form_said, said, signatures
 from analysis.statistic import State
+from analysis.task_effect import effect_groups
 
 DRAWS = 999
 Quantity = Literal["cohens_d", "within", "across"]
@@ -63,9 +63,8 @@ def signature_effect(
         their shares might have been others (which widens it where one category is more alike in itself). Categories
         that differ in length or vocabulary differ in routing for that reason too.
     """
-    labels = label_codes(prompt_counts.prompts.categories)[None]
-    cosines, sizes = _cosines(prompt_counts, weighting, form, centred), sizes_by_design(prompt_counts.prompts)
-    within, across = within_and_across(cosines, _pairs(prompt_counts), labels, sizes)
+    labels, sizes = label_codes(prompt_counts.prompts.categories)[None], sizes_by_design(prompt_counts.prompts)
+    within, across = effect_groups(prompt_counts, labels, (weighting, form, centred), sizes)
     values = _quantity(within, across, quantity)[0]
     effect = cohens_d(within, across)[0, -1]
     facts = {
@@ -103,7 +102,7 @@ def null(
     """
     labels = label_codes(prompt_counts.prompts.categories)
     labels = torch.cat([labels[None], shuffled(labels, DRAWS, generator)])
-    within, across = within_and_across(_cosines(prompt_counts, weighting, form, centred), _pairs(prompt_counts), labels)
+    within, across = effect_groups(prompt_counts, labels, (weighting, form, centred))
     by_layer, drawn = cohens_d(within, across), _quantity(within, across, quantity)[1:, :-1]
     effects, corrected = by_layer[:, -1], above_the_largest(by_layer[:, :-1])
     found, least = beyond(corrected)
@@ -115,16 +114,6 @@ def null(
         "p of the strongest layer (corrected)": least,
     }
     return Chance(drawn.mean(0), *central_band(drawn), how, facts, corrected)
-
-
-def _cosines(counts: State, weighting: Weighting, form: Form, centred: bool) -> Float[Tensor, "row prompt prompt"]:
-    # One more row than layers: the mean over layers, whose effect is the published number.
-    cosines = prompt_cosines(counts, weighting, form, centred)
-    return torch.cat([cosines, cosines.nanmean(0, keepdim=True)])
-
-
-def _pairs(counts: State) -> Tensor:
-    return distinct_pairs(counts.prompts)
 
 
 def _quantity(within: Group, across: Group, quantity: Quantity) -> Float[Tensor, "draw row"]:

@@ -181,5 +181,5 @@ BY_FORMULA = {
 }
 """Values of measures that keep a sample of tokens only, by their own formulas."""
 
-OF_PAIRS = {"signature_effect": 2000}
+OF_PAIRS = {"signature_effect": 2000, "effect_difference": 2000}
 """Measures of all pairs of prompts, and how many of the endless ones they are asked of: their cost is its square."""

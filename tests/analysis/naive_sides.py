@@ -8,6 +8,7 @@ import numpy as np
 from scipy.optimize import brentq, linear_sum_assignment
 
 from tests.analysis.naive_load import expert_load, load_entropy, load_violation
+from tests.analysis.naive_prompts import signature_effect
 from tests.analysis.naive_subspaces import angles, axes, centroids, shadow, smallest
 from tests.analysis.naive_world import CHOSEN, EXPERTS, LAYERS, Plain, by_expert, by_layer, cosine, table
 
@@ -120,6 +121,10 @@ def entropy_difference(a: Plain, b: Plain):
     return load_entropy(b) - load_entropy(a)
 
 
+def effect_difference(a: Plain, b: Plain):
+    return signature_effect(b) - signature_effect(a)
+
+
 def router_saturation(a: Plain, b: Plain):
     """Share of the last step's experts that a token has at either step."""
     return np.array([[(w.taken[i] * b.taken[i]).sum(-1).mean() / CHOSEN for i in LAYERS] for w in (a, b)])
@@ -191,6 +196,7 @@ READINGS = {
         load_difference,
         violation_difference,
         entropy_difference,
+        effect_difference,
         router_saturation,
         router_drift,
         router_row_difference,

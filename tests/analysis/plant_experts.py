@@ -259,6 +259,13 @@ EXPERTS: dict[str, dict[str, Cell]] = {
         "collapsed": everywhere(lambda s: math.log(2) / math.log(6) - _evenness(s.base.loads.numpy() / 6)),
         "identical": everywhere(lambda s: 1 - _evenness(s.base.loads.numpy() / 6)),
     },
+    "effect_difference": {
+        "common": everywhere(0),
+        "turned": everywhere(0),
+        # All prompts alike: no spread to count an effect in.
+        "collapsed": everywhere(np.nan),
+        "identical": everywhere(np.nan),
+    },
     "expert_matching": {
         "common": SAME,
         # Whoever takes every token, or none, cannot be told from another by the tokens it takes.
