@@ -18,6 +18,7 @@ from analysis.bounds import LEVEL, SAID, jackknife
 from analysis.errors import BadDeclaration, TooFew
 from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
+from analysis.slots import TOKEN_CLASSES
 from analysis.statistic import get as get_statistic
 from analysis.token_rows import STRETCHES
 
@@ -144,7 +145,13 @@ def _axis(name: str, sides: tuple[Inputs, ...], size: int = 0) -> Axis:
     experts = experts if size == len(experts) else experts[: side.shape.experts]
     steps = tuple(each.label or str(n) for n, each in enumerate(sides))
     counted = tuple(str(n + 1) for n in range(size))
-    labels = {"layer": side.shape.layers, "expert": experts, "step": steps, "component": counted}.get(plain)
+    labels = {
+        "layer": side.shape.layers,
+        "expert": experts,
+        "step": steps,
+        "component": counted,
+        "class": TOKEN_CLASSES,
+    }.get(plain)
     if labels is None:
         raise BadDeclaration(f"axis {name!r} has no labels of its own: the measure must return `Values` with its axes")
     return Axis(name, labels)

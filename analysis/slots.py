@@ -26,6 +26,9 @@ PROMPT, GENERATED = 0, 1
 TOKEN_CLASSES = ("other", "first", "digit", "punctuation", "newline", "special")
 """Surface classes of a token, in the order of their codes."""
 
+CLASSES_OF = ("input", "next", "predicted")
+"""Whose class a token carries: its own, that of the token after it, that of the one the model predicts there."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -132,6 +135,7 @@ class TokenKeys:
     """Who each captured token is. `prompt` indexes the batch's `Prompts`; padding never gets here.
 
     `next` is the following token id of the same prompt or -1 at its end; `predicted` the model's argmax there;
+    `token_class` codes of `TOKEN_CLASSES` for each of `CLASSES_OF`, -1 where there is no such token or no text to tell;
     `span` the character range [start, end) in the prompt's text, (-1, -1) for tokens the text does not hold.
     """
 
@@ -141,7 +145,7 @@ class TokenKeys:
     token: Int[Tensor, " token"]
     next: Int[Tensor, " token"]
     predicted: Int[Tensor, " token"]
-    token_class: Int[Tensor, " token"]
+    token_class: Int[Tensor, "token of"]
     span: Int[Tensor, "token 2"]
 
     def __len__(self) -> int:

@@ -1,29 +1,30 @@
-"""Per block, layer and expert: how many tokens of each surface class chose it."""
+"""Per block, layer and expert: how many tokens of each surface class chose it, by own, next and predicted class."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from analysis.slots import BLOCKS, TOKEN_CLASSES, RouteBatch, block_of_token
+from analysis.slots import BLOCKS, CLASSES_OF, TOKEN_CLASSES, RouteBatch, block_of_token
 from analysis.statistic import Spec, statistic
 
-_CLASSES = len(TOKEN_CLASSES)
+_OF, _CLASSES = len(CLASSES_OF), len(TOKEN_CLASSES)
 
 
 @statistic(
     needs=("routes",),
     arrays={
-        "selected": Spec(("block", "layer", "expert", _CLASSES), torch.int64),
-        "tokens": Spec(("block", _CLASSES), torch.int64),
+        "selected": Spec(("block", "layer", "expert", _OF, _CLASSES), torch.int64),
+        "tokens": Spec(("block", _OF, _CLASSES), torch.int64),
     },
 )
 def token_class_counts(batch: RouteBatch) -> dict[str, Tensor]:
-    """Selections per expert by the class of the token (first, digit, punctuation, newline, special, other).
+    """Selections per expert by the class (first, digit, punctuation, newline, special, other) of three tokens.
 
     Returns:
-        `selected`: selections, 0 to the tokens of the class; `tokens`: how many tokens of the class there were, each
-        counted once.
+        `selected`: selections by the class of the token itself, of the next and of the predicted one, 0 to the tokens
+        of the class; `tokens`: how many tokens of the class there were, each counted once. A token without a next one,
+        or whose class is not known, is in none.
 
     Source:
         Ours: the classes are `TOKEN_CLASSES`, so that surface form can be told from topic.
@@ -31,8 +32,14 @@ def token_class_counts(batch: RouteBatch) -> dict[str, Tensor]:
     experts, layers = batch.shape.experts, len(batch.shape.layers)
     block, kind = block_of_token(batch.prompts, batch.keys), batch.keys.token_class.long()
     layer = torch.arange(layers, device=block.device)[:, None, None]
-    cell = (block[None, :, None] * layers + layer) * experts + batch.indices
-    flat = (cell * _CLASSES + kind[None, :, None])[batch.indices < experts]
-    counts = torch.bincount(flat, minlength=BLOCKS * layers * experts * _CLASSES)
-    tokens = torch.bincount(block * _CLASSES + kind, minlength=BLOCKS * _CLASSES)
-    return {"selected": counts.view(BLOCKS, layers, experts, _CLASSES), "tokens": tokens.view(BLOCKS, _CLASSES)}
+    cell, chosen = (block[None, :, None] * layers + layer) * experts + batch.indices, batch.indices < experts
+    selected, tokens = [], []
+    for code in kind.unbind(-1):
+        known = code >= 0
+        flat = (cell * _CLASSES + code[None, :, None])[chosen & known[None, :, None]]
+        selected.append(torch.bincount(flat, minlength=BLOCKS * layers * experts * _CLASSES))
+        tokens.append(torch.bincount((block * _CLASSES + code)[known], minlength=BLOCKS * _CLASSES))
+    return {
+        "selected": torch.stack([each.view(BLOCKS, layers, experts, _CLASSES) for each in selected], 3),
+        "tokens": torch.stack([each.view(BLOCKS, _CLASSES) for each in tokens], 1),
+    }

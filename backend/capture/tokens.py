@@ -134,8 +134,7 @@ def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor, 
     position = torch.arange(len(prompt)) - (lengths.cumsum(0) - lengths)[prompt]
     token = column(chain.from_iterable(each.ids for each in batch))
     following = torch.where(position + 1 < lengths[prompt], token.roll(-1), -1)
-    of_id, which = token.unique(return_inverse=True)
-    kinds = column(classes.code(one) for one in of_id.tolist())[which]
+    kinds = classes.codes(token)
     keys = {
         "prompt": prompt,
         "position": position,
@@ -143,10 +142,13 @@ def keys_of(batch: Sequence[Encoded], classes: TokenClasses, predicted: Tensor, 
         "token": token,
         "next": following,
         "token_class": torch.where(position == 0, TOKEN_CLASSES.index("first"), kinds),
+        "after": torch.where(following < 0, -1, kinds.roll(-1)),
         "span": torch.from_numpy(np.array([span for each in batch for span in each.spans], np.int64).reshape(-1, 2)),
     }
     kept = slice(None) if first_token else position > 0
-    return TokenKeys(predicted=predicted, **{name: values[kept].to(predicted.device) for name, values in keys.items()})
+    held = {name: values[kept].to(predicted.device) for name, values in keys.items()}
+    whose = [held.pop("token_class"), held.pop("after"), classes.codes(predicted.cpu()).to(predicted.device)]
+    return TokenKeys(predicted=predicted, token_class=torch.stack(whose, -1), **held)
 
 
 class TokenClasses:
@@ -156,6 +158,11 @@ class TokenClasses:
         self._tokenizer = tokenizer
         self._special = set(tokenizer.all_special_ids)
         self._codes: dict[int, int] = {}
+
+    def codes(self, tokens: Tensor) -> Tensor:
+        """Of each of these tokens its code, -1 for one that has no id; a text is looked at once."""
+        of_id, which = tokens.unique(return_inverse=True)
+        return torch.tensor([self.code(one) if one >= 0 else -1 for one in of_id.tolist()], dtype=torch.long)[which]
 
     def code(self, token: int) -> int:
         """Index into `TOKEN_CLASSES`, wherever in a prompt the token stands."""

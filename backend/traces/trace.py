@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from analysis.slots import BLOCKS, Prompts, RouteBatch, Shape, TokenKeys
+from analysis.slots import BLOCKS, CLASSES_OF, Prompts, RouteBatch, Shape, TokenKeys
 from analysis.statistic import State
 from analysis.statistic import get as get_statistic
 from backend.errors import Refusal
@@ -136,7 +136,7 @@ class Trace:
             token=read["token"],
             next=self._next[rows],
             predicted=unknown,
-            token_class=torch.zeros_like(unknown),
+            token_class=unknown[:, None].expand(-1, len(CLASSES_OF)).contiguous(),
             span=unknown[:, None].expand(-1, 2).contiguous(),
         )
         nowhere = torch.full(indices.shape, torch.nan)

@@ -10,6 +10,7 @@ from frontend.state import Material, PageState
 CURATED = (
     Place("domain_specialisation", span=7),
     Place("expert_contrast", span=5),
+    Place("token_class_specialisation", span=12),
     Place("coactivation", span=7),
     Place("vocabulary_specialisation", span=5),
     Place("cross_layer_transition", span=7),

@@ -30,7 +30,8 @@ def token_keys(lengths, generator):
     token = torch.randint(0, 12, size, generator=generator)
     kind = torch.randint(0, 6, size, generator=generator)
     span = torch.stack([position, position + 1], -1)
-    return TokenKeys(prompt, position, torch.zeros(size).long(), token, token, token, kind, span)
+    classes = torch.stack([kind, kind.roll(-1), kind.roll(-2)], -1)
+    return TokenKeys(prompt, position, torch.zeros(size).long(), token, token, token, classes, span)
 
 
 def routes(seed=0, shape=SHAPE, lengths=(40,) * 16, tag=""):

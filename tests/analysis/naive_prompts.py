@@ -82,6 +82,14 @@ def domain_specialisation(w: Plain):
     return np.array([[[share(layer, e, kind) for kind in "ab"] for e in EXPERTS] for layer in LAYERS])
 
 
+def token_class_specialisation(w: Plain):
+    def share(layer, e, kind):
+        own = [t for t in w.tokens if w.classes[t] == kind]
+        return w.taken[layer, own, e].sum() / (CHOSEN * len(own)) if own else np.nan
+
+    return np.array([[[share(layer, e, kind) for kind in range(6)] for e in EXPERTS] for layer in LAYERS])
+
+
 def expert_contrast(w: Plain):
     per_token = CHOSEN * domain_specialisation(w)
     return per_token[..., 0] - per_token[..., 1]
@@ -122,6 +130,7 @@ READINGS = {
         signature_classifier,
         signature_outlier,
         domain_specialisation,
+        token_class_specialisation,
         expert_contrast,
         token_context_split,
         vocabulary_specialisation,

@@ -41,6 +41,7 @@ class Plain:
         self.kinds = np.array([kinds[i] for i in order])
         self.prompt = np.argsort(order)[routes.keys.prompt.numpy()]
         self.ids = routes.keys.token.numpy()
+        self.classes = routes.keys.token_class[:, 0].numpy()
         self.task = np.array([batch.task_gradient for batch in world.layers])
         self.hash = token_hash(routes.prompts, routes.keys).numpy()
         self.tokens = range(len(self.ids))

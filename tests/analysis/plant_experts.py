@@ -214,6 +214,7 @@ EXPERTS: dict[str, dict[str, Cell]] = {
     },
     "token_context_split": {**GAUGE, "collapsed": everywhere(0)},
     "vocabulary_specialisation": {**GAUGE, "collapsed": everywhere(1)},
+    "token_class_specialisation": {**GAUGE, "collapsed": everywhere(UNEVEN[:, None] / 2)},
     "centroid_map": {
         # Two checkpoints with the same tokens: the second has the points of the first.
         "common": both(STEPS_ALIKE, MAP),

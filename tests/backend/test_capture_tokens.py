@@ -216,8 +216,14 @@ def test_surface_classes_are_the_tokens_own() -> None:
 
 def test_the_first_token_is_first_and_the_end_token_special(model: Any) -> None:
     (batch,) = captured(model, [Prompt("p", "1,\n2<end>", "c")])
-    names = [TOKEN_CLASSES[code] for code in batch.keys.token_class.tolist()]
-    assert names == ["first", "punctuation", "newline", "digit", "special"]
+    own, following, predicted = batch.keys.token_class.T.tolist()
+    assert [TOKEN_CLASSES[code] for code in own] == ["first", "punctuation", "newline", "digit", "special"]
+    assert [TOKEN_CLASSES[code] for code in following[:-1]] == ["punctuation", "newline", "digit", "special"]
+    assert following[-1] == -1, "nothing follows the last"
+    tokenizer = tiny_moe.tokenizer()
+    special, ids = tokenizer.all_special_ids, batch.keys.predicted.tolist()
+    wanted = ["special" if one in special else surface(tokenizer.decode([one])) for one in ids]
+    assert [TOKEN_CLASSES[code] for code in predicted] == wanted and -1 not in predicted
 
 
 def test_numbers_that_no_pass_can_have_are_refused() -> None:
