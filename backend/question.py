@@ -21,6 +21,7 @@ from backend.capture import CaptureOptions
 from backend.checkpoints import Checkpoint
 from backend.errors import Refusal
 from backend.prompts import PromptSet
+from backend.traces.trace import OF_ROUTES
 
 TRACING = ("backend.adapters", "backend.capture", "backend.paging")
 """Packages that turn a model into slots; their code is part of every key that needs a pass."""
@@ -176,7 +177,9 @@ def _check_traces(measure: Measure, checkpoints: Sequence[Checkpoint]) -> None:
 def _needed(name: str) -> str:
     if name in SLOTS:
         return "the model's weights"
-    return "each token's choices" if statistics()[name].needs == {"routes"} else "the model, run on the prompts"
+    if name in OF_ROUTES:
+        return "each token's choices"
+    return "the text of each token" if statistics()[name].needs == {"routes"} else "the model, run on the prompts"
 
 
 def _check_texts(checkpoints: Sequence[Checkpoint], prompts: PromptSet, capture: CaptureOptions) -> None:

@@ -128,7 +128,8 @@ def test_every_other_measure_is_refused_by_name_with_what_it_needs(pair: Pair, n
         pair.bench.ask(name, *sides(measure, "traced-"), prompts="words")
     said = str(refused.value)
     weights = any(read in SLOTS and not SLOTS[read].optional for read in measure.reads)
-    needs = "the model's weights" if weights else "the model, run on the prompts"
+    texts = "token_class_counts" in measure.reads
+    needs = "the model's weights" if weights else "the text of each token" if texts else "the model, run on the prompts"
     assert said.startswith(f"{name} needs {needs} (") and "traced-tiny is an imported trace (routes)" in said
 
 
