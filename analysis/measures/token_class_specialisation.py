@@ -55,11 +55,11 @@ def token_class_specialisation(token_class_counts: State, *, id_of: Which = "inp
     values, shape = counts / counts.sum(1, keepdim=True), token_class_counts.shape
     facts: dict[str, int | float | str] = {"even share": 1 / shape.experts}
     for place, name in enumerate(TOKEN_CLASSES):
-        facts[f"{name}: tokens"] = int(tokens[place])
+        facts[name] = f"{int(tokens[place]):,} tokens"
         if not bool(values[..., place].isnan().all()):
             layer, expert = divmod(int(values[..., place].nan_to_num(-1.0).argmax()), shape.experts)
             share = float(values[layer, expert, place])
-            facts[f"{name}: most taken by"] = f"E{expert} in layer {shape.layers[layer]}, {share:.3g}"
+            facts[name] = f"{facts[name]}, most to E{expert} of layer {shape.layers[layer]}: {share:.2g}"
     caveats = ("NaN: no token of this class, or none that chose a routed expert.",) if values.isnan().any() else ()
     if not bool(tokens.any()):
         caveats = (f"NaN: {UNKNOWN}.",)
@@ -92,4 +92,4 @@ def null(token_class_counts: State, *, id_of: Which, generator: torch.Generator)
 def _counts(state: State, id_of: Which) -> Counts:
     """Selections by layer, expert and class, and the tokens of each class."""
     place = CLASSES_OF.index(id_of)
-    return state["selected"][..., place, :].sum(0).double(), state["tokens"][:, place].sum(0).double()
+    return state["selected"][..., place, :].sum(0).double(), state["of_class"][:, place].sum(0).double()

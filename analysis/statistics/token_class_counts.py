@@ -15,7 +15,8 @@ _OF, _CLASSES = len(CLASSES_OF), len(TOKEN_CLASSES)
     needs=("routes",),
     arrays={
         "selected": Spec(("block", "layer", "expert", _OF, _CLASSES), torch.int64),
-        "tokens": Spec(("block", _OF, _CLASSES), torch.int64),
+        "of_class": Spec(("block", _OF, _CLASSES), torch.int64),
+        "tokens": Spec(("block",), torch.int64),
     },
 )
 def token_class_counts(batch: RouteBatch) -> dict[str, Tensor]:
@@ -23,8 +24,8 @@ def token_class_counts(batch: RouteBatch) -> dict[str, Tensor]:
 
     Returns:
         `selected`: selections by the class of the token itself, of the next and of the predicted one, 0 to the tokens
-        of the class; `tokens`: how many tokens of the class there were, each counted once. A token without a next one,
-        or whose class is not known, is in none.
+        of the class; `of_class`: how many tokens of the class there were, each counted once. A token without a next
+        one, or whose class is not known, is in none. `tokens`: all of them.
 
     Source:
         Ours: the classes are `TOKEN_CLASSES`, so that surface form can be told from topic.
@@ -33,13 +34,14 @@ def token_class_counts(batch: RouteBatch) -> dict[str, Tensor]:
     block, kind = block_of_token(batch.prompts, batch.keys), batch.keys.token_class.long()
     layer = torch.arange(layers, device=block.device)[:, None, None]
     cell, chosen = (block[None, :, None] * layers + layer) * experts + batch.indices, batch.indices < experts
-    selected, tokens = [], []
+    selected, held = [], []
     for code in kind.unbind(-1):
         known = code >= 0
         flat = (cell * _CLASSES + code[None, :, None])[chosen & known[None, :, None]]
         selected.append(torch.bincount(flat, minlength=BLOCKS * layers * experts * _CLASSES))
-        tokens.append(torch.bincount((block * _CLASSES + code)[known], minlength=BLOCKS * _CLASSES))
+        held.append(torch.bincount((block * _CLASSES + code)[known], minlength=BLOCKS * _CLASSES))
     return {
         "selected": torch.stack([each.view(BLOCKS, layers, experts, _CLASSES) for each in selected], 3),
-        "tokens": torch.stack([each.view(BLOCKS, _CLASSES) for each in tokens], 1),
+        "of_class": torch.stack([each.view(BLOCKS, _CLASSES) for each in held], 1),
+        "tokens": torch.bincount(block, minlength=BLOCKS),
     }

@@ -243,7 +243,8 @@ def test_margins_fall_into_the_bin_that_holds_them(world):
 def test_token_classes_add_up_to_the_selections(world):
     batch = world.routes()
     state = world.state_of("token_class_counts", [batch])
-    assert state["tokens"].sum((0, 2)).tolist() == [len(batch.keys)] * 3
+    assert state["of_class"].sum((0, 2)).tolist() == [len(batch.keys)] * 3
+    assert state["tokens"].sum() == len(batch.keys)
     selected = world.state_of("prompt_counts", [batch])["selected"].sum(0)
     for own in state["selected"].sum((0, -1)).unbind(-1):
         assert torch.equal(own, selected)
