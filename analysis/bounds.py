@@ -16,6 +16,9 @@ root of what adds up, whose error has no slope at 0."""
 
 LEVEL = 0.95
 
+FEWEST_BLOCKS = 4
+"""Blocks of prompts below which leaving one out says too little of the spread."""
+
 SAID = {
     "as it is": "",
     "share": ", score bounds of a share",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analysis import beside
 from analysis.alignment import aligned
-from analysis.bounds import LEVEL, SAID, jackknife
+from analysis.bounds import FEWEST_BLOCKS, LEVEL, SAID, jackknife
 from analysis.errors import BadDeclaration, TooFew
 from analysis.measure import STEPS, Chance, Inputs, Measure, Values
 from analysis.result import Axis, Interval, Null, Reason, Result
@@ -22,7 +22,6 @@ from analysis.slots import TOKEN_CLASSES
 from analysis.statistic import get as get_statistic
 from analysis.token_rows import STRETCHES
 
-FEWEST_BLOCKS = 4
 FEWEST_TOKENS = 5 * STRETCHES
 """Of a prompt that has an interval of its own: in simulations those of 16 tokens held only 90 %."""
 NO_VALUE = "no value is defined, so there is nothing to put an interval around"

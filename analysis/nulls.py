@@ -218,3 +218,23 @@ def beyond_chance(observed: Float[Tensor, " case"], drawn: Float[Tensor, "draw c
     # What rounding leaves between equal draws is no spread.
     scores = torch.where(spread > 1e-12, apart / spread, torch.where(apart.abs() > 1e-9, apart.sign() * torch.inf, 0.0))
     return above_the_largest(torch.where(observed.isnan(), torch.nan, scores))
+
+
+def holm(p: Float[Tensor, " case"]) -> Float[Tensor, " case"]:
+    """The p of each case corrected for all of them, where no draws say how cases depend on each other.
+
+    Args:
+        p: Of each case by itself; NaN cases are left out.
+
+    Returns:
+        0 to 1, in the same order; NaN for a case without a number.
+
+    Source:
+        Holm 1979: the smallest times the number of cases, the next times one less, and none below one before it.
+    """
+    known = (~p.isnan()).nonzero()[:, 0]
+    order = known[p[known].argsort()]
+    steps = torch.arange(len(order), 0, -1, dtype=p.dtype)
+    found = torch.full_like(p, torch.nan)
+    found[order] = (p[order] * steps).cummax(0).values.clamp(max=1)
+    return found

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analysis.bounds import jackknife
-from analysis.inference import FEWEST_BLOCKS
+from analysis.bounds import FEWEST_BLOCKS, jackknife
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from analysis.errors import NotComparable
 from analysis.inference import evaluate
 from analysis.measure import Inputs, get
+from analysis.nulls import holm
 from analysis.result import Reason
 
 
@@ -49,13 +50,16 @@ def test_a_checkpoint_does_not_differ_from_itself_under_other_numbers(world):
     result = asked(side(batch, world), side(renamed, world))
     for numbers in (result.values, result.interval.low, result.interval.high):
         np.testing.assert_allclose(numbers, 0, atol=1e-9)
+    assert (result.null.p == 1).all()
 
 
 def test_the_layer_that_learnt_the_task_is_told_by_its_interval_and_no_other(world):
     result = asked(side(of_tasks(world, 0, 0), world), side(of_tasks(world, 1, 0, 1), world))
     assert result.interval.low[1] > 0.5
     assert (result.interval.low[[0, 2]] < 0).all() and (result.interval.high[[0, 2]] > 0).all()
-    assert isinstance(result.null, Reason) and "cannot be exchanged" in result.null.reason
+    assert result.null.p[1] < 0.01 < 0.05 < result.null.p[[0, 2]].min()
+    assert result.facts["layers that differ beyond chance (Holm)"] == "1 of 3"
+    assert result.facts["p of the surest layer"] == result.null.p[1]
 
 
 def test_a_fully_soft_side_is_compared_by_weight_on_both(world):
@@ -65,6 +69,18 @@ def test_a_fully_soft_side_is_compared_by_weight_on_both(world):
     plain = [evaluate(get("signature_effect"), (s,), {"weighting": "weight"}).values for s in (a, b)]
     np.testing.assert_allclose(found.values, plain[1] - plain[0], atol=1e-12)
     assert any("By combine weight on both sides: b uses every expert" in caveat for caveat in found.caveats)
+
+
+def test_prompts_of_too_few_blocks_have_no_chance_and_say_why(world):
+    few = [side(world.take(of_tasks(world, seed, 0), range(90)), world) for seed in (0, 1)]
+    kept = [i for i, block in enumerate(few[0].prompt_counts.prompts.blocks) if block in (0, 1, 2)]
+    sides = [Inputs(s.shape, {"prompt_counts": s.prompt_counts.take(kept)}) for s in few]
+    assert isinstance(asked(*sides).null, Reason)
+
+
+def test_holms_correction_of_four_cases_by_hand():
+    found = holm(torch.tensor([0.01, 0.04, 0.03, torch.nan, 0.9]).double())
+    np.testing.assert_allclose(found, [0.04, 0.09, 0.09, np.nan, 0.9])
 
 
 def test_other_layers_are_refused(world):

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import binom
 from scipy.stats import t as student
 
-from analysis import inference
+from analysis import bounds, inference
 from analysis.bounds import jackknife
 from analysis.errors import BadDeclaration
 from analysis.inference import content_generator, evaluate
@@ -219,4 +219,4 @@ def _asked(measure, preference, seed, prompts, world):
 
 
 def test_the_level_is_the_one_that_is_printed():
-    assert inference.LEVEL == 0.95 and math.isclose(inference.FEWEST_BLOCKS, 4)
+    assert bounds.LEVEL == 0.95 and math.isclose(bounds.FEWEST_BLOCKS, 4)

@@ -18,6 +18,7 @@ NOT_NOMINAL = {
         (f"{what}_difference", ""): "experts stand in order of load: where all are blind, what is exchanged is noise"
         for what in ("violation", "entropy")
     },
+    ("effect_difference", ""): "where routing is blind to the task, prompts differ less than leaving some out can show",
     ("dead_experts", ""): "a whole number that is 0 in every draw, and the band ends at 0",
     ("expert_contrast", ""): "one band for all experts, of the largest of their differences, as it says",
     ("expert_matching", ""): "one band for all pairs, of the most alike of them, as it says",
