@@ -53,7 +53,8 @@ def expert_embedding(
 
     `centroid`: mean of the tokens it served; `router_row`; `output`: sum of what it gave for the common tokens;
     `jacobian`: its mean Jacobian, seen through 4 fixed directions. `centred` takes the mean over the layer's experts
-    away first. `mds` keeps angles as well as a plane can, `pca` is a shadow, `umap` keeps neighbours.
+    away first. A shared expert has no point: every token goes there, so it has no row and no centroid of its own. `mds`
+    keeps angles as well as a plane can, `pca` is a shadow, `umap` keeps neighbours.
 
     Formula:
         z_e = u_e / |u_e|;  u_e = c_e - mean over the layer's experts of c;  c_e = mean of x over the tokens e served

@@ -21,14 +21,11 @@ from analysis.result import Axis
 from analysis.slopes import mean_jacobians, token_counts, without_tokens
 from analysis.slots import Layered
 from analysis.statistic import State
-from analysis.subspaces import bases, cut, row_counts, why_nan
+from analysis.subspaces import AxisCount, bases, cut, row_counts, why_nan
 
 Representation = Literal["subspace overlap", "centroid cosine"]
 
 NAMED = 5
-AXES = 10
-"""Principal axes of an expert's inputs that the overlap compares: a guess, as in `subspace_overlap`."""
-
 _PAIRS = 20_000
 _SUBSPACES = 2000
 
@@ -53,20 +50,21 @@ def redundancy_map(
     down_weight: Layered,
     *,
     representation: Representation = "subspace overlap",
+    n: AxisCount = 10,
     layer: Annotated[int, Range(-1)] = -1,
     threshold: Annotated[float, Range(-1, 1)] = 0.5,
     method: Method = "auto",
 ) -> Values:
     """One point per pair of experts of a layer: how alike what reaches them is (x) and what they do to it (y).
 
-    x: `subspace overlap` of the first ten principal axes of their inputs times g, from equally many sampled rows, or
-    `centroid cosine` of the mean tokens they served, minus the mean of all tokens. y: Jacobian alignment over the
-    common tokens. `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike first,
-    layer by layer. A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence beside
-    it. Pairs are of routed experts: a shared one serves every token and is no candidate.
+    x: `subspace overlap` of the first n principal axes of their inputs times g, from equally many sampled rows (10 is a
+    guess), or `centroid cosine` of the mean tokens they served, minus the mean of all tokens. y: Jacobian alignment
+    over the common tokens. `layer` counts MoE layers from 0; -1 shows all. Points are in the order of y, the most alike
+    first, layer by layer. A pair is a candidate for merging if y reaches `threshold`, which is a guess; x is evidence
+    beside it. Pairs are of routed experts: a shared one serves every token and is no candidate.
 
     Formula:
-        x_ef = |U_e'U_f|_F^2 / n, n = 10;  y_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F)
+        x_ef = |U_e'U_f|_F^2 / n;  y_ef = tr(J_e'J_f) / (|J_e|_F |J_f|_F)
         U_e: first n principal axes (n at most half of d) of the covariance of g x over equally many sampled inputs of
         e. J_e: mean Jacobian over the common tokens. centroid cosine: x of the mean served inputs, centred.
 
@@ -74,7 +72,7 @@ def redundancy_map(
         Pair by coordinate, -1 to 1. NaN where an expert has too few tokens.
 
     Raises:
-        BadKnob: If there is no such layer or `threshold` is not between -1 and 1.
+        BadKnob: If there is no such layer, n is below 1 or `threshold` is not between -1 and 1.
 
     Source:
         Ours, after Liu 2026, arXiv 2605.16349.
@@ -87,7 +85,7 @@ def redundancy_map(
     if layer >= len(labels):
         raise BadKnob(f"layer={layer}; layers are 0 to {len(labels) - 1} or -1 for all of them")
     weights = (gate_weight, up_weight, down_weight)
-    near, unknown = _near(centroid_sums, routed_rows, representation)
+    near, unknown = _near(centroid_sums, routed_rows, representation, n)
     points, names = [], []
     first, second = torch.triu_indices(slope_sums.shape.experts, slope_sums.shape.experts, 1).tolist()
     for row, jacobians in enumerate(mean_jacobians(slope_sums, weights, "common")):
@@ -113,6 +111,7 @@ def null(
     down_weight: Layered,
     *,
     representation: Representation,
+    n: int,
     layer: int,
     threshold: float,
     method: Method,
@@ -134,7 +133,7 @@ def null(
     if representation == "centroid cosine":
         drawn = off_diagonal(row_cosines(random_directions(draws, experts, model, generator), "centred")).flatten()
     else:
-        axes = cut(row_counts(routed_rows), AXES, model, matched=True).axes
+        axes = cut(row_counts(routed_rows), n, model, matched=True).axes
         drawn = overlap(random_angles(axes, model, _SUBSPACES, generator))
     x = (drawn.mean(), *central_band(drawn))
     spread, _ = scatter(model, directions(model, [slope_sums.shape.hidden] * experts, method))
@@ -145,13 +144,13 @@ def null(
 
 
 def _near(
-    centroid_sums: State, routed_rows: State, representation: Representation
+    centroid_sums: State, routed_rows: State, representation: Representation, n: int
 ) -> tuple[Float[Tensor, "layer pair"], tuple[str, ...]]:
     """How alike what reaches two experts is, and why it is unknown where it is."""
     if representation == "centroid cosine":
         found = off_diagonal(row_cosines(centroids(centroid_sums, "centred"), "raw"))
         return found, without_tokens(centroid_sums["served"].sum(0))
-    size = cut(row_counts(routed_rows), AXES, routed_rows.shape.model, matched=True)
+    size = cut(row_counts(routed_rows), n, routed_rows.shape.model, matched=True)
     shared = all_pair_overlaps(bases(routed_rows, size, "scaled"))
     return off_diagonal(shared), why_nan(~shared.diagonal(dim1=-2, dim2=-1).isnan(), size)
 

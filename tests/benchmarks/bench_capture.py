@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
-from analysis.statistic import get
+from analysis.statistic import get, statistics
 from backend.adapters import adapt
 from backend.capture import CaptureOptions, capture
 from backend.prompts import Prompt
@@ -15,6 +15,7 @@ from tests.backend.tiny_olmoe import byte_tokenizer
 from tests.benchmarks.case import Case, Race
 
 PROMPTS, LENGTH = 16, 256
+OF_ROUTES = {name for name, statistic in statistics().items() if statistic.needs == {"routes"}}
 
 
 def model() -> Any:
@@ -60,20 +61,21 @@ def same_tokens(mine: int, theirs: int) -> None:
     assert mine == theirs == PROMPTS * LENGTH
 
 
-def statistics_of_routes() -> Race:
-    """Capture of the routes, loads by prompt and co-activation. A first question also keeps what else its pass sees."""
+def statistics_of_routes(*names: str) -> Race:
+    """Capture of the routes and these statistics of them."""
     made = race(frozenset({"routes"}))
     network, tokenizer = model(), byte_tokenizer()
     prompts = [Prompt(f"p{i}", chr(97 + i) * LENGTH, "none") for i in range(PROMPTS)]
     anatomy, options = adapt(network), CaptureOptions(batch_tokens=PROMPTS * LENGTH)
-    wanted = [get("prompt_counts"), get("coactivation_counts")]
+    wanted = [get(name) for name in names]
 
     def counted() -> int:
         tokens = 0
         for batch in capture(network, anatomy, tokenizer, prompts, options, frozenset({"routes"})):
             assert batch.route is not None
             tokens += int(wanted[0].add(batch.route)["tokens"].sum())
-            wanted[1].add(batch.route)
+            for statistic in wanted[1:]:
+                statistic.add(batch.route)
         return tokens
 
     return Race(counted, made.other, same_tokens)
@@ -85,10 +87,18 @@ CASES = (
         "load and co-activation counts, 6 layers x 32 experts",
         "plain forward pass, 41 pairs",
         1.10,
-        statistics_of_routes,
+        lambda: statistics_of_routes("prompt_counts", "coactivation_counts"),
         41,
         overhead=True,
         lower_end=1.05,
+    ),
+    Case(
+        "all five statistics of routes, which a first question keeps",
+        "plain forward pass, 41 pairs",
+        None,
+        lambda: statistics_of_routes("prompt_counts", *sorted(OF_ROUTES - {"prompt_counts"})),
+        41,
+        overhead=True,
     ),
     Case(
         "capture of routes alone",
