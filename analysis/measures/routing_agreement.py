@@ -17,7 +17,7 @@ from analysis.ranks import by_rank
 from analysis.result import Reason
 from analysis.unrelated import beside_another_prompt
 
-What = Literal["jaccard", "top-1", "weighted", "same so far"]
+What = Literal["jaccard", "top-1", "weighted", "same", "same so far"]
 DRAWS, _DRAWN_NUMBERS = 100, 200_000_000
 
 
@@ -35,14 +35,15 @@ def routing_agreement(a: Inputs, b: Inputs, *, what: What = "jaccard", matching:
     """Mean over tokens of the agreement of the experts in a and in b, those of b under the numbers of their partners.
 
     `jaccard`: shared experts over all that either side chose. `top-1`: whether the first-ranked is the same.
-    `weighted`: what the combine weights share, each side's over their sum. `same so far`: share of tokens whose experts
-    are the same in this layer and every MoE layer before it. An expert without partner agrees with nobody.
+    `weighted`: what the combine weights share, each side's over their sum. `same`: share of tokens all of whose
+    experts are the same in this layer, so that 1 less it is the share whose experts changed; `same so far`: in this
+    layer and every MoE layer before it. An expert without partner agrees with nobody.
 
     Formula:
         J = (1/T) sum_t |A_t and m(B_t)| / |A_t or m(B_t)|
         A_t, B_t: experts of token t on either side; m: number in a of the partner of an expert of b.
         top-1: 1 if the first-ranked are partners. weighted: (1/T) sum_t sum_e min(p_te, q_te), p_t and q_t the weights.
-        same so far, layer l: (1/T) sum_t prod_{i <= l} 1[A_ti = m(B_ti)].
+        same: (1/T) sum_t 1[A_t = m(B_t)]; so far, of layer l: (1/T) sum_t prod_{i <= l} 1[A_ti = m(B_ti)].
 
     Returns:
         One number per layer, 0 to 1. NaN where no expert of the layer has a partner, or nothing was routed.

@@ -30,20 +30,16 @@ def load(checkpoint: Checkpoint, device: str, places: Places | None = None) -> P
     """
     _check_error(checkpoint)
     folder = Path(checkpoint.folder)
-    raw = read_config(folder)
-    kind = _kind(raw, checkpoint.id)
-    attention = {"attn_implementation": checkpoint.attention} if checkpoint.attention else {}
+    kind = _kind(read_config(folder), checkpoint.id)
     try:
         model, report = kind.from_pretrained(
             folder,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
-            dtype=checkpoint.precision if checkpoint.variant else "auto",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # transformers' own refusal names no tensor; ours does
-            **attention,
-            **unpacking(packing(raw, checkpoint.id)),
+            **held_as(checkpoint),
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise Refusal(f"transformers could not load {checkpoint.id}: {first_line(error)}") from error
@@ -60,6 +56,13 @@ def load(checkpoint: Checkpoint, device: str, places: Places | None = None) -> P
         model = model.get_encoder()
     model.eval()
     return model.to(device) if places is None else spread(model, device_map(model, places))
+
+
+def held_as(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What transformers is told of precision, attention and packed weights, whole or layer by layer."""
+    attention = {"attn_implementation": checkpoint.attention} if checkpoint.attention else {}
+    packed = unpacking(packing(read_config(Path(checkpoint.folder)), checkpoint.id))
+    return {"dtype": checkpoint.precision if checkpoint.variant else "auto", **attention, **packed}
 
 
 def _kind(raw: dict[str, Any], name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from analysis.errors import GeometryError
 from backend.cli.ask import ProgressLine
 from backend.cli.door import Door, Wanted, open_door
 from backend.errors import Refusal
@@ -106,10 +107,18 @@ def _made(folder: Path) -> Path:
 
 
 def _asking(door: Door, line: ProgressLine, asked: Callable[[str | None], str | None]) -> Any:
+    from backend.lab.experiment import NotAnswered
+    from backend.runners.failures import TaskFailed
     from backend.wire import from_json
 
     def ask(measure: str, *checkpoints: str, prompts: str | None, **knobs: Any) -> Any:
-        return from_json(door.ask(Wanted(measure, checkpoints, asked(prompts), knobs), line)).result
+        try:
+            told = door.ask(Wanted(measure, checkpoints, asked(prompts), knobs), line)
+        except (GeometryError, Refusal, TaskFailed) as error:
+            if isinstance(error, TaskFailed) and not error.refusal:
+                raise
+            raise NotAnswered(str(error)) from error
+        return from_json(told).result
 
     return ask
 

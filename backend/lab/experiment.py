@@ -15,6 +15,7 @@ import numpy as np
 
 from analysis.beside import LABEL
 from analysis.result import Interval, Null, Result
+from backend.errors import Refusal
 
 if TYPE_CHECKING:
     from backend.lab.series import Series
@@ -67,11 +68,15 @@ class Row:
         return asdict(self) | {"verdict": str(self.verdict)}
 
 
+class NotAnswered(Refusal):
+    """Raised by `Ask` for a question that the checkpoint, as it is held here, cannot be asked; the text says why."""
+
+
 class Ask(Protocol):
     """A question to the store, by names."""
 
     def __call__(self, measure: str, *checkpoints: str, prompts: str | None, **knobs: Any) -> Result:
-        """The answer, computed if it has to be."""
+        """The answer, computed if it has to be; raises `NotAnswered`."""
         ...
 
 

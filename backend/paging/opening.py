@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend.checkpoints.identity import Checkpoint
-from backend.checkpoints.loading import first_line
+from backend.checkpoints.loading import first_line, held_as
 from backend.checkpoints.source import current_stamp
 from backend.errors import Conflict, Refusal
 from backend.paging.pager import Pager
@@ -23,7 +23,7 @@ def open_paged(checkpoint: Checkpoint, device: str) -> Pager:
         raise Refusal(checkpoint.error)
     folder = Path(checkpoint.folder)
     try:
-        pager = Pager(folder, device, checkpoint.id)
+        pager = Pager(folder, device, checkpoint.id, held_as(checkpoint))
     except (OSError, RuntimeError, KeyError, ImportError) as error:
         raise Refusal(f"transformers could not load {checkpoint.id}: {first_line(error)}") from error
     if current_stamp(folder) != checkpoint.stamp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from backend.checkpoints.soundness import check_finite
+from backend.errors import Refusal
 from backend.paging.skeleton import Skeleton, Unpageable, skeleton
 
 Raw = dict[str, Tensor]
@@ -27,9 +29,10 @@ class Pager:
     tensors as they lie on disk are in memory beside the layer that runs.
     """
 
-    def __init__(self, folder: Path, device: str, name: str):
+    def __init__(self, folder: Path, device: str, name: str, held: Mapping[str, Any]):
         _one_arena()
-        self._made: Skeleton = skeleton(folder, device, name)
+        self._made: Skeleton = skeleton(folder, device, name, held)
+        self._where = (folder, name)
         self._name = name
         self._blank = [dict(_parameters(layer)) for layer in self._made.layers]
         self._together = self._made.shared_targets()
@@ -70,6 +73,7 @@ class Pager:
 
         Raises:
             Unpageable: If the files lack a tensor of it.
+            Refusal: If one of them has another shape than the config says, or holds NaN.
         """
         if not self._holders[index]:
             self._bring(index, wanted)
@@ -100,8 +104,13 @@ class Pager:
         else:
             raw = self._read(keys)
         start = time.perf_counter()
-        self._made.put(raw)
+        self._made.put(raw, self._where)
         self.fuse_seconds += time.perf_counter() - start
+        try:
+            check_finite(self.layers[index], *self._where)
+        except Refusal:
+            self._drop(index)
+            raise
         missing = [name for name, found in _parameters(self.layers[index]) if found.is_meta]
         missing += [name for name, found in self.layers[index].named_buffers() if found.is_meta]
         if missing and wanted is None:

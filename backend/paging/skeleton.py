@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from analysis.errors import GeometryError
 from backend.adapters import adapt
 from backend.checkpoints.facts import typed
+from backend.checkpoints.soundness import check_finite, check_shapes
 from backend.paging.weights import WeightFiles
 
 
@@ -54,36 +55,42 @@ class Skeleton:
         many = Counter(self.targets.values())
         return {key for key, target in self.targets.items() if many[target] > 1}
 
-    def put(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Convert these tensors and set what comes of them in the model; transformers' own report of it."""
+    def put(self, tensors: Mapping[str, Tensor], where: tuple[Path, str]) -> Any:
+        """Convert these tensors and set what comes of them in the model; transformers' own report of it.
+
+        `where` is the folder and the checkpoint's name, for what is said of a tensor of another shape.
+        """
         from transformers.core_model_loading import convert_and_load_state_dict_in_model
 
         report, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), self.config)
-        wrong = [*report.error_msgs, *report.conversion_errors.values(), *map(str, sorted(report.mismatched_keys))]
+        check_shapes(report.mismatched_keys, *where)
+        wrong = [*report.error_msgs, *report.conversion_errors.values()]
         if wrong:
             said = " ".join(line.strip() for line in wrong[0].splitlines()[-2:])
             raise Unpageable(f"transformers could not convert the weights of a layer: {said}")
         return report
 
 
-def skeleton(folder: Path, device: str, name: str) -> Skeleton:
-    """The model of this folder, its layers unread, everything else loaded.
+def skeleton(folder: Path, device: str, name: str, held: Mapping[str, Any]) -> Skeleton:
+    """The model of this folder, its layers unread, everything else loaded; `held` as for any other load of it.
 
     Raises:
+        Refusal: If what is loaded has another shape than the config says, or holds NaN.
         Unpageable: If it is not one list of decoder layers that holds every expert, each layer with weights of its own.
         NoExperts, Unsupported: As `adapt`.
     """
     kind, files = _class(folder, name), WeightFiles(folder)
     made = Skeleton(None, files)
-    model, report = _unread(kind, made).from_pretrained(
+    model, report = _unread(kind, made, (folder, name)).from_pretrained(
         folder,
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
-        dtype="auto",
         output_loading_info=True,
         device_map=None if device == "cpu" else {"": device},
+        **held,
     )
+    check_finite(model, folder, name)
     if missing := sorted(report["missing_keys"]):
         raise Unpageable(f"{name} lacks {len(missing)} tensors of its architecture, the first of them {missing[0]}.")
     model.__class__ = kind
@@ -106,7 +113,7 @@ def _class(folder: Path, name: str) -> Any:
     return _get_model_class(config, MODEL_FOR_CAUSAL_LM_MAPPING if writes else MODEL_MAPPING)
 
 
-def _unread(kind: Any, made: Skeleton) -> Any:
+def _unread(kind: Any, made: Skeleton, where: tuple[Path, str]) -> Any:
     """The class with a load that reads nothing of its decoder layers."""
 
     def load(model: Any, state_dict: Any, files: Any, config: Any, expected_keys: Any = None) -> tuple[Any, None]:
@@ -115,7 +122,7 @@ def _unread(kind: Any, made: Skeleton) -> Any:
         _sort_keys(made)
         layers = {key for keys in made.keys for key in keys}
         outside = [key for key in made.files if key not in layers]
-        report = made.put(made.files.read((), outside))
+        report = made.put(made.files.read((), outside), where)
         absent: Any
         for absent in made.layers.parameters():
             absent._is_hf_initialized = True  # else transformers would draw random numbers for them

@@ -99,11 +99,21 @@ def test_every_difference_of_a_permuted_checkpoint_is_zero_after_matching(pair, 
             assert result.facts["order of b"] == f"matched to a by {matching}, 18 of 18 experts"
 
 
-@pytest.mark.parametrize("what", ["jaccard", "top-1", "weighted", "same so far"])
+@pytest.mark.parametrize("what", ["jaccard", "top-1", "weighted", "same", "same so far"])
 def test_agreement_of_a_permuted_checkpoint_is_whole_in_every_form(pair, what):
     result = asked("routing_agreement", pair("routing_agreement"), what=what)
     np.testing.assert_allclose(result.values, 1, atol=1e-12)
     assert result.facts["first layer of divergence (median token)"] == "none"
+
+
+def test_the_share_of_tokens_whose_experts_are_all_the_same_is_that_counted_by_hand(world):
+    a, b = world.inputs_for(get("routing_agreement"))
+    found = {w: asked("routing_agreement", (a, b), what=w, matching="identity").values for w in ("same", "same so far")}
+    sets = [[[set(chosen) for chosen in token] for token in s.token_routes["indices"].tolist()] for s in (a, b)]
+    alike = np.array([[one == other for one, other in zip(*pair, strict=True)] for pair in zip(*sets, strict=True)])
+    np.testing.assert_allclose(found["same"], alike.mean(0))
+    np.testing.assert_allclose(found["same so far"], alike.cumprod(1).mean(0))
+    assert 0 < found["same"].min() and found["same so far"][-1] < found["same"][-1]
 
 
 NEEDS = {

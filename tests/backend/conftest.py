@@ -72,7 +72,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.fixture
 def in_process(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line's questions and the lab's runs without processes of their own, which take longer to start."""
-    monkeypatch.setattr("backend.cli.local.LocalRunner", lambda store, *_, **__: InlineRunner(store))
+    monkeypatch.setattr("backend.cli.local.LocalRunner", lambda store, *_, paging: InlineRunner(store, paging))
     monkeypatch.setattr("backend.lab.series.worker_pool", lambda workers: InlinePool())
 
 

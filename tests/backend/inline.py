@@ -13,6 +13,7 @@ from backend.runners import evaluation, passes, traced
 from backend.runners.failures import TaskFailed
 from backend.runners.messages import CaptureTask, Message, Task
 from backend.runners.residents import Residents
+from backend.settings import Paging
 from backend.store.arrays import Arrays
 
 
@@ -21,10 +22,10 @@ class InlineRunner:
 
     device, status = "cpu", "idle"
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, paging: Paging = "auto") -> None:
         self.log: list[Task] = []
         self._arrays = Arrays(store)
-        self._residents = Residents("cpu", 1 << 30)
+        self._residents = Residents("cpu", 1 << 30, paging)
         self._merged = evaluation.Merged(self._arrays)
 
     def run(self, task: Task) -> Iterator[Message]:

@@ -40,6 +40,20 @@ def test_experiments_take_any_layout_and_mark_what_was_never_trained(
             assert line.count("(random weights)") == filled, line
 
 
+def test_an_experiment_on_a_paged_checkpoint_tells_all_but_what_needs_gradients(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_untrained("olmoe", tmp_path / "olmoe", root / "data" / "tokenizer", TINY)
+    monkeypatch.setenv("MOE_GEOMETRY_DATA", str(root / "data"))
+    monkeypatch.setenv("MOE_GEOMETRY_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("MOE_GEOMETRY_PAGING", "always")
+    reproduce("geometric-coupling", checkpoint=str(tmp_path / "olmoe"), quick=True, as_json=True)
+    rows = {row["quantity"]: row for row in json.loads(capsys.readouterr().out)}
+    pull = rows.pop("pull of the auxiliary loss on router rows over the task's")
+    assert pull["verdict"] == "not run" and "gives no gradients" in pull["note"]
+    assert len([row for row in rows.values() if row["ours"] is not None]) > 5
+
+
 def test_what_cannot_be_written_is_refused_and_nothing_is_written_over(root: Path, tmp_path: Path) -> None:
     words = root / "data" / "tokenizer"
     with pytest.raises(NotFound, match="no layout 'dense'; there are olmoe, mixtral, qwen2_moe"):

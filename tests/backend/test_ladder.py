@@ -125,7 +125,7 @@ DISTANCES: list[tuple[str, dict[str, Any], Callable[[np.ndarray], float]]] = [
     ("subspace_drift", {}, mean),
     *(
         ("routing_agreement", {"what": what}, lambda values: mean(1 - values))
-        for what in ("jaccard", "top-1", "weighted", "same so far")
+        for what in ("jaccard", "top-1", "weighted", "same", "same so far")
     ),
     *(
         ("expert_matching", {"evidence": evidence, "show": "matched"}, lambda values: mean(1 - values))

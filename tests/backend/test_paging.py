@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -156,32 +155,6 @@ def test_the_router_is_read_without_the_experts(root: Path, tmp_path: Path) -> N
     read_names = [name for name, times in machine.pager(checkpoint).files.times.items() if times]
     assert not [name for name in read_names if ".experts." in name]
     assert len([name for name in read_names if ".gate." in name]) == 2
-
-
-def test_packed_weights_are_unpacked_as_transformers_does(root: Path, tmp_path: Path) -> None:
-    checkpoint = in_eight_bits(root / "eight-bits")
-    asked = task(checkpoint, ("prompt_counts", "router_sums", "expert_rows"))
-    expected = Machine(tmp_path / "whole", "never").run(asked)
-    assert Machine(tmp_path / "paged", "always").run(asked) == expected
-
-
-def in_eight_bits(folder: Path) -> Any:
-    """A qwen3_moe whose experts are fp8 with a scale for each block, as a hub has them."""
-    from safetensors.torch import load_file, save_file
-
-    saved("qwen3_moe", folder)
-    tensors = load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if ".experts." in name]:
-        scale = tensors[name].abs().max() / 448
-        tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
-        tensors[f"{name}_scale_inv"] = scale.reshape(1, 1)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    skipped = ["lm_head", "self_attn", "mlp.gate"]
-    packed = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": skipped}
-    config["quantization_config"] = packed | {"dequantize": True}
-    (folder / "config.json").write_text(json.dumps(config))
-    return read(folder)
 
 
 def test_what_cannot_be_paged_says_why(root: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from backend.lab.experiment import (
     UNTRAINED,
     Experiment,
     Found,
+    NotAnswered,
     Row,
     Setting,
     chance_of,
@@ -59,15 +60,24 @@ def run(setting: Setting) -> Iterator[Row]:
             yield from _coupled(setting, checkpoint, words, reading)
     for name in (GIVEN,) if given else ("aux", "free", "none"):
         yield from _rows_of(setting, given or f"{name}/{LAST}", WORDS.get(name, GIVEN))
-    pull = setting.ask("gradient_interference", given or f"aux/{LAST}", prompts=PROMPTS)
-    agree = float(pull.facts["cosine between the two gradients"])
-    note = f"{WIDE}; cosine between the two pulls {agree:.3f}; on sampled tokens, at OLMoE's coefficient"
-    yield measured("pull of the auxiliary loss on router rows over the task's", mean_of(pull), note)
+    yield _pull(setting, given or f"aux/{LAST}")
     yield from _identities(setting)
     if given:
         yield not_run("what moves the mean row, one factor at a time", None, UNTRAINED)
     else:
         yield from _mean_row(setting)
+
+
+def _pull(setting: Setting, checkpoint: str) -> Row:
+    """A checkpoint larger than memory, or without a head, has no gradients to give: the rest is told all the same."""
+    quantity = "pull of the auxiliary loss on router rows over the task's"
+    try:
+        pull = setting.ask("gradient_interference", checkpoint, prompts=PROMPTS)
+    except NotAnswered as error:
+        return not_run(quantity, None, str(error))
+    agree = float(pull.facts["cosine between the two gradients"])
+    note = f"{WIDE}; cosine between the two pulls {agree:.3f}; on sampled tokens, at OLMoE's coefficient"
+    return measured(quantity, mean_of(pull), note)
 
 
 def _coupled(setting: Setting, checkpoint: str, words: str, reading: Reading) -> Iterator[Row]:
